@@ -31,6 +31,7 @@ from contextvars import copy_context
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from types import FrameType
 from typing import IO, Any, NoReturn, Self, TypeVar, TypeVarTuple
 
 from holdfast.errors import InvalidOption
@@ -210,15 +211,15 @@ def _call(future: "Future[T]", function: Callable[..., T], args: Any, kwargs: An
             future.set_result(answer)
 
 
-def every_thread_waits(own_names: tuple[str, ...], waiting_in: Collection[str]) -> bool:
+def waiting_threads(own_names: tuple[str, ...], waiting_in: Collection[str]) -> tuple[bool, list[FrameType]]:
     """True if no thread of this process runs other code than this one: each waits in a module of `waiting_in`, or has a
-    name that begins with one of `own_names`."""
+    name that begins with one of `own_names`. And the innermost frames of the code that may have called this one: that
+    of this thread; if it is one of our own, those of the threads that wait."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
-    here = threading.get_ident()
-    return all(
-        ident == here or names.get(ident, "").startswith(own_names) or frame.f_globals.get("__name__") in waiting_in
-        for ident, frame in sys._current_frames().items()
-    )
+    frames, here = sys._current_frames(), threading.get_ident()
+    waiting = {ident: frame for ident, frame in frames.items() if frame.f_globals.get("__name__") in waiting_in}
+    own = {ident for ident in frames if names.get(ident, "").startswith(own_names)}
+    return not frames.keys() - waiting.keys() - own - {here}, list(waiting.values()) if here in own else [frames[here]]
 
 
 _SIGNALS_BESIDE_INTERRUPT = tuple(int(number) for number in signal.valid_signals() if number != signal.SIGINT)

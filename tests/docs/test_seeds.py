@@ -15,12 +15,12 @@ EVERY = 'params=["memory", "sqlite", "file", "postgres", "redis"]'
 
 ROWS = [
     *(f"2.{n}" for n in range(1, 8)),
-    *(f"3.{n}" for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)),
-    *(f"4.{n}" for n in (1, 2, 3, 4, 5, 7, 8, 10, 11, 12, 13, 14, 15, 16)),
+    *(f"3.{n}" for n in range(1, 12)),
+    *(f"4.{n}" for n in range(1, 17)),
     *(f"5.{n}" for n in range(1, 6)),
-    *("7.1", "8.1", "8.2", "8.3", "8.4"),
+    *("7.1", "8.1", "8.2", "8.3", "8.4", "8.5"),
 ]
-"""All rows of the list of features that are built by now."""
+"""The rows of the list of features that each have a test on every engine."""
 
 
 def file_of(name: str) -> Path:
@@ -60,6 +60,11 @@ def section(title: str) -> str:
     return PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
+def on_all_engines() -> str:
+    """The first table of the rows. The second one has features that do not depend on the engine."""
+    return section("Row by row").partition("\nAlso built")[0]
+
+
 def test_every_named_test_exists() -> None:
     assert len(NAMED.findall(PAGE)) > 200
     assert missing(PAGE) == []
@@ -81,11 +86,11 @@ def test_every_term_of_a_design_has_a_test_or_is_to_come(seed: str) -> None:
 
 
 def test_no_row_is_left_out() -> None:
-    assert [row[0] for row in table_rows(section("Row by row"))] == ROWS
+    assert [row[0] for row in table_rows(on_all_engines())] == ROWS
 
 
 def test_each_row_is_shown_on_every_engine_by_its_first_test() -> None:
-    first = {row[0]: NAMED.findall(row[-1])[0][0] for row in table_rows(section("Row by row"))}
+    first = {row[0]: NAMED.findall(row[-1])[0][0] for row in table_rows(on_all_engines())}
     assert {row: file for row, file in first.items() if not on_every_engine(file)} == {}
 
 

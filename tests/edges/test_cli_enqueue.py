@@ -177,3 +177,22 @@ def test_a_number_is_text_where_the_task_takes_text(
     args, kwargs = job.arguments or ([], {})
     text = typed[0].removeprefix("image=").strip('"')
     assert ([*args, kwargs.get("image")][0], kwargs["width"]) == (text, 3)
+
+
+def test_metadata_is_stored_with_the_job(run: Run, jobs: Jobs) -> None:
+    assert run("resize", "--metadata", "customer=7", "--metadata", "note=a=b").code == 0
+    (job,) = jobs()
+    assert job.metadata == {"customer": "7", "note": "a=b"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--metadata", "customer"], "'customer' is not KEY=VALUE."),
+        (["--metadata", "a=1", "--metadata", "a=2"], "The metadata key a is given twice."),
+    ],
+)
+def test_wrong_metadata_exits_with_2(run: Run, options: list[str], message: str) -> None:
+    answer = run("resize", *options)
+    assert answer.code == 2
+    assert message in answer.err

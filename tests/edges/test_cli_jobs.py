@@ -13,7 +13,7 @@ from command_line import Shell
 from holdfast import Job, Report
 from holdfast.engines import open_engine
 from holdfast.model.states import JobState
-from holdfast.process_death import died_info
+from holdfast.process_death import died_info, worker_died_info
 from holdfast.testing.contract.builders import WORKER, claim, died, reap
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07 \u202e evil"
@@ -164,15 +164,16 @@ def test_show_prints_arguments_result_and_every_attempt(shell: Shell) -> None:
     assert [attempt["outcome"] for attempt in one["attempts"]] == ["failed", "failed", "succeeded"]
 
 
-async def lose_three_times(url: str) -> None:
-    """Job `poison`: its worker was lost, then the process of its handler died twice."""
+async def lose_four_times(url: str) -> None:
+    """Job `poison`: its worker was lost, then died, then the process of its handler died twice."""
     engine = open_engine(url)
     await engine.open()
     try:
-        await engine.exchange(claim=claim("a", tasks=("works",), queue="default"))
-        await engine.disown(WORKER)
-        (lost,) = (await engine.expired(WORKER)).leases
-        await engine.settle(reap(lost))
+        for claim_id, error in (("a", None), ("d", worker_died_info(-signal.SIGKILL, 99 << 20))):
+            await engine.exchange(claim=claim(claim_id, tasks=("works",), queue="default"))
+            await engine.disown(WORKER, error=error)
+            (lost,) = (await engine.expired(WORKER)).leases
+            await engine.settle(reap(lost, error=lost.loss_error))
         for claim_id, target, peak_mib in (("b", JobState.RETRYING, 812), ("c", JobState.FAILED, 34)):
             answer = await engine.exchange(claim=claim(claim_id, tasks=("works",), queue="default"))
             error = died_info(-signal.SIGSEGV, peak_mib << 20)
@@ -183,20 +184,20 @@ async def lose_three_times(url: str) -> None:
 
 def test_losses_are_shown_with_their_causes_apart_from_exceptions(shell: Shell) -> None:
     shell.works.using(id="poison").enqueue()
-    asyncio.run(lose_three_times(shell.url))
-    causes = "its worker was lost once"
-    deaths = "its process died 2 times of SIGSEGV, peak memory 812 MiB"
+    asyncio.run(lose_four_times(shell.url))
+    causes = "its process died 2 times of SIGSEGV, peak memory 812 MiB; its worker was lost once"
+    deaths = "its worker died once of SIGKILL, peak memory 99 MiB"
 
     for command in (["jobs", "show", "poison"], ["jobs", "report", "poison"]):
         output = " ".join(shell(*command).out.split())
-        assert f"losses 3: {deaths}; {causes}" in output
+        assert f"losses 4: {deaths}; {causes}" in output
         assert "worker_lost" in output
     assert deaths in " ".join(shell("dead").out.split())
     (one,) = shell("jobs", "show", "poison", "--json").objects
-    assert (one["losses"], one["attempt"]) == (3, 3)
+    assert (one["losses"], one["attempt"]) == (4, 4)
     assert one["last_error"]["type"] == "holdfast.ProcessDied"
     (report,) = shell("jobs", "report", "poison", "--json").objects
-    assert [event.get("reason") for event in report["events"] if event["event"] == "Retrying"] == ["worker_lost"] * 2
+    assert [event.get("reason") for event in report["events"] if event["event"] == "Retrying"] == ["worker_lost"] * 3
 
 
 def test_a_report_prints_outcome_durations_and_events_in_order(shell: Shell) -> None:

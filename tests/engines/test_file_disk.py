@@ -269,14 +269,24 @@ def test_the_backup_command_of_the_guide_copies_all_that_is_acknowledged_while_p
         pytest.skip("this system has no command `flock`")
     page = (Path(__file__).parents[2] / "docs" / "guides" / "file.md").read_text(encoding="utf-8")
     (command,) = [line for line in page.splitlines() if " flock " in line and line.startswith("(umask ")]
+    locks = [tmp_path / "scanner" / "holdfast" / name for name in ("compaction", "gate")]
+
+    def back_up(name: str) -> None:
+        subprocess.run(command.replace("backup", name), shell=True, cwd=tmp_path, check=True)
+        assert [stat.S_IMODE(lock.stat().st_mode) for lock in locks] == [0o600, 0o600]
+
+    engine = file_store(tmp_path / "scanner")
+    engine.open_now()
+    engine.perform_now(Enqueue(groups=(job("first"),)))
+    engine.close_now()
+    assert not locks[0].exists()  # the first snapshot makes it
+    back_up("early")
+    assert read_ids(tmp_path / "early") == {"first"}
     with load_on(tmp_path / "scanner") as processes:
         for number in range(3):
             names = acknowledged_before(processes, 10)
-            locks = [tmp_path / "scanner" / "holdfast" / name for name in ("compaction", "gate")]
-            locks[0].unlink(missing_ok=True)  # it is made by the first snapshot
-            subprocess.run(command.replace("backup", f"backup-{number}"), shell=True, cwd=tmp_path, check=True)
+            back_up(f"backup-{number}")
             assert names <= read_ids(tmp_path / f"backup-{number}")
-            assert [stat.S_IMODE(lock.stat().st_mode) for lock in locks] == [0o600, 0o600]
 
 
 def copy_at_any_time(tmp_path: Path, copies: int) -> int:

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import logging
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -82,6 +83,23 @@ async def test_a_closed_engine_holds_no_lock_of_a_listener(
             with engine.subscribe(f"queue:{QUEUE}"):
                 assert postgres_server.execute(query, listeners_lock(unused_store.namespace)) != [(0,)]
         assert postgres_server.execute(query, listeners_lock(unused_store.namespace)) == [(0,)]
+
+
+# N1
+async def test_a_job_that_comes_before_a_late_notifier_has_its_lock_is_notified(unused_store: Store) -> None:
+    """The subscription begins after a limited wait. No process notifies while none can be seen to subscribe."""
+    async with opened(unused_store) as engine, opened(unused_store) as other:
+        notifier = engine._notifier
+        assert notifier is not None
+        may_go_on = threading.Event()
+        notifier._on_loop(lambda: may_go_on.wait(60))
+        try:
+            with engine.subscribe(f"queue:{QUEUE}") as subscription:
+                await other.enqueue(Group((new_job("a", fresh_id=True),)))
+                may_go_on.set()
+                assert await subscription.wait(30) == {f"queue:{QUEUE}"}
+        finally:
+            may_go_on.set()
 
 
 # PF1

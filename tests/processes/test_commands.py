@@ -1,7 +1,8 @@
 """Every command through a real process: `python -m holdfast …` on one SQLite store; then with `--json`.
 
-The JSON of a command that ends by itself is printed in the process of the test: a start of Python takes most of the
-time. A new command needs a row in ROWS. Details of a command are tested in `tests/edges/test_cli_*.py`.
+The JSON of a command that ends by itself is printed in the process of the test, because a start of Python takes most
+of the time; `make chaos` runs it in a process of its own. A new command needs a row in ROWS. Details of a command are
+tested in `tests/edges/test_cli_*.py`.
 """
 
 import re
@@ -50,7 +51,7 @@ def book(amount: int) -> None: ...
 
 @dataclass(frozen=True)
 class Row:
-    """Arguments, what standard output must contain, and a field of the first JSON object. MODE is `text` or `json`.
+    """Arguments, what standard output must contain, and a field of the first JSON object. MODE is one of MODES.
 
     Without a field, the command prints no JSON.
     """
@@ -63,8 +64,10 @@ class Row:
     """Sent after the first line of output, to a command that does not end by itself."""
 
 
+MODES = ("text", "json", "process")
+"""Text; JSON in the process of the test; JSON in a process of its own. Each has jobs of its own to work on."""
 ROWS: dict[str, Row] = {
-    "worker": Row("shop -q soon --until-empty --lines --log-format none", "worker", "event"),
+    "worker": Row("shop -q idle --until-empty --lines --log-format none", "worker", "event"),
     "enqueue": Row("add 1 two=2 --id enqueued-MODE --queue later", "enqueued-text  created", "receipt"),
     "status": Row("", "default", "engine"),
     "why": Row("waits-MODE", "waits-text", "id"),
@@ -110,7 +113,7 @@ def test_every_command_has_a_row() -> None:
 
 
 def make_store(app: App[Any]) -> None:
-    """Jobs in all states, for each command those that it needs. Each is there for the text and for the JSON."""
+    """Jobs in all states, for each command those that it needs. Each is there once for each mode."""
 
     @app.task
     def add(one: int, two: int = 0) -> int:
@@ -119,13 +122,13 @@ def make_store(app: App[Any]) -> None:
         return one + two
 
     add.using(id="done").enqueue(1)
-    for mode in ("text", "json"):
+    for mode in MODES:
         for verb in ("delete", "requeue"):
             add.using(id=f"{verb}-{mode}").enqueue(-1 if verb == "requeue" else 1)
         add.using(id=f"empty-{mode}", queue=f"remove-{mode}").enqueue(1)
     add.using(id="dead").enqueue(-1)
     DueWorker(app).run()
-    for mode in ("text", "json"):
+    for mode in MODES:
         app.control.cancel(f"empty-{mode}")
         app.control.delete(f"empty-{mode}", queue=f"remove-{mode}")
         add.using(id=f"trigger-{mode}", delay=3600).enqueue(1)
@@ -152,7 +155,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with app:
         make_store(app)
         with ExitStack() as workers:
-            for name in ("steady", "stop-text", "stop-json"):
+            for name in ("steady", *(f"stop-{mode}" for mode in MODES)):
                 workers.enter_context(app.worker(queues=["idle"], name=name))
             yield folder
 
@@ -169,7 +172,7 @@ def _in_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def arguments_of(command: str, row: Row, mode: str) -> list[str]:
     arguments = [*command.split(), *shlex.split(row.arguments.replace("MODE", mode))]
-    return [*arguments, "--json"] if mode == "json" else arguments
+    return [*arguments, "--json"] if mode != "text" else arguments
 
 
 def run_process(arguments: list[str], stop: signal.Signals | None) -> Answer:
@@ -203,6 +206,17 @@ def test_a_command_prints_one_json_object_per_line(capsys: pytest.CaptureFixture
     row = ROWS[command]
     arguments = arguments_of(command, row, "json")
     answer = run_command(capsys, *arguments) if row.stop is None else run_process(arguments, row.stop)
+    check_json(command, row, answer)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("command", [command for command, row in ROWS.items() if row.field and row.stop is None])
+def test_a_process_prints_one_json_object_per_line(command: str) -> None:
+    row = ROWS[command]
+    check_json(command, row, run_process(arguments_of(command, row, "process"), None))
+
+
+def check_json(command: str, row: Row, answer: Answer) -> None:
     assert (answer.code, answer.err) == (row.code, "")
     assert all(isinstance(each, dict) for each in answer.objects)
     if answer.objects or command != "migrate":  # nothing to do is no line

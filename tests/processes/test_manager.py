@@ -4,6 +4,8 @@ import asyncio
 import os
 import random
 import signal
+import subprocess
+import sys
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +19,8 @@ from stored_records import records_of
 from holdfast.engine import Engine
 from holdfast.engines import open_engine
 from holdfast.model.produce import Group, NewJob
-from holdfast.model.states import JobState
+from holdfast.model.states import JobState, Reason
+from holdfast.process_death import death_of
 
 QUEUE = "default"
 
@@ -104,23 +107,71 @@ async def test_five_thousand_jobs_from_two_to_eight_children_with_thirty_kills(s
 
 
 async def test_the_jobs_of_a_killed_child_run_again_at_once(store: Store, tmp_path: Path) -> None:
-    """The lease is 30 seconds. The manager waits for its child, so it knows."""
+    """Neither the lease, 30 s, has expired, nor does a worker poll: the manager knows, and its other child is notified.
+
+    No child starts meanwhile: it would claim the job.
+    """
     engine = open_engine(store.url, **store.options)
     await engine.open()
-    with ManagerProcess(store.url, tmp_path, "--min", "2", "--max", "2", "-c", "5") as manager:
-        await manager.wait_for_children(engine, 2)
+    no_start = tmp_path / "no-start"
+    environment = {"HOLDFAST_WORKER_POLL_INTERVAL": "600", "KILL_NO_START": str(no_start)}
+    options = ("--min", "2", "--max", "2", "-c", "5")
+    with ManagerProcess(store.url, tmp_path, *options, environment=environment) as manager:
+        pids = {worker.pid for worker in await manager.wait_for_children(engine, 2)}
         await enqueue(engine, "hold", ["held"])
         await eventually(manager.runs, "the job to start")
-        os.kill(manager.runs()[0].pid, signal.SIGKILL)
+        first = manager.runs()[0].pid
+        no_start.touch()
+        os.kill(first, signal.SIGKILL)
         killed_at = asyncio.get_running_loop().time()
-        await eventually(lambda: len(manager.runs()) > 1, "the second run", limit_s=25)
+        await eventually(lambda: len(manager.runs()) > 1, "the second run", limit_s=60)
         print(f"runs again {asyncio.get_running_loop().time() - killed_at:.2f} s after the kill")
+        assert {manager.runs()[1].pid} == pids - {first}
+        no_start.unlink()
         await manager.wait_for_children(engine, 2)
         (record,) = await records_of(engine, QUEUE, ["held"])
         assert (record.attempt, record.losses) == (2, 1)
+        (death,) = [death_of(run.error) for run in record.history]
+        assert death is not None
+        assert death.cause == "SIGKILL"
+        assert death.peak_mib
         own = await manager.record(engine)
         assert own is not None
         await engine.stop_worker(own.worker)  # as `holdfast workers stop` does
         assert await manager.wait_ended() == 0
     assert (await engine.workers()).workers == ()
     await engine.close()
+
+
+@pytest.mark.chaos
+async def test_a_job_that_kills_its_workers_ends_with_the_cause_and_the_peak_memory(
+    store: Store, tmp_path: Path
+) -> None:
+    engine = open_engine(store.url, **store.options)
+    await engine.open()
+    with ManagerProcess(store.url, tmp_path, "--min", "2", "--max", "2", "-c", "5") as manager:
+        await manager.wait_for_children(engine, 2)
+        await enqueue(engine, "poison", ["poison"])
+
+        async def has_failed() -> bool:
+            (record,) = await records_of(engine, QUEUE, ["poison"])
+            return record.state is JobState.FAILED
+
+        await eventually(has_failed, "the end of the job", limit_s=60)
+        (record,) = await records_of(engine, QUEUE, ["poison"])
+        command = [sys.executable, "-m", "holdfast", "jobs", "show", "poison"]
+        environment = {**os.environ, "HOLDFAST_URL": store.url}
+        shown = await asyncio.to_thread(
+            subprocess.run, command, env=environment, capture_output=True, text=True, check=True
+        )
+        manager.send(signal.SIGTERM)
+        assert await manager.wait_ended() == 0
+    await engine.close()
+
+    assert (record.reason, record.losses) == (Reason.WORKER_LOST, 2)
+    deaths = [death_of(run.error) for run in record.history]
+    assert [death.cause for death in deaths if death is not None] == ["SIGKILL", "SIGKILL"]
+    peak_mib = max(death.peak_mib or 0 for death in deaths if death is not None)
+    assert peak_mib > 10
+    text = " ".join(shown.stdout.split())
+    assert f"losses 2: its worker died 2 times of SIGKILL, peak memory {peak_mib} MiB" in text

@@ -18,6 +18,8 @@ from holdfast.manager.children import Children
 from holdfast.manager.output import ChildOutput
 from holdfast.manager.scaling import SizeLimits
 from holdfast.model.instants import SECOND
+from holdfast.process_death import death_of
+from holdfast.processes import own_peak_bytes
 from holdfast.runtime import SystemRuntime
 from holdfast.service import Supervisor
 
@@ -94,6 +96,11 @@ async def test_a_dead_child_is_replaced_at_once_and_reported_as_lost(tmp_path: P
         os.kill(first.process.pid, signal.SIGKILL)
         await eventually(lambda: manager.lost == [first])
         await eventually(lambda: first not in manager.children.alive)
+        death = death_of(first.death())
+        assert death is not None
+        assert death.cause == "SIGKILL"
+        # Its own memory, not that of this process, with which the kernel's figure begins.
+        assert death.peak_mib in range(1, own_peak_bytes() >> 20)
         await manager.running(2)
         assert second in manager.children.alive
         assert manager.failed == []
@@ -186,6 +193,9 @@ async def test_a_child_that_does_not_stop_is_killed_and_reported_as_lost(
         await eventually(lambda: not manager.children.alive)
         assert manager.lost == [child]
         assert manager.children.killed == 1
+        death = death_of(child.death())
+        assert death is not None
+        assert death.cause == "a stop that took too long"
 
 
 async def test_the_idle_child_stops_first(tmp_path: Path) -> None:

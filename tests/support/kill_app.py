@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import select
 import signal
 import sys
 import time
@@ -11,6 +12,8 @@ from holdfast import App, Context
 
 jobs: App[Any] = App(os.environ["KILL_URL"])
 LOG = os.environ["KILL_LOG"]
+while os.path.exists(os.environ.get("KILL_NO_START", "")):  # a test lets no process start while this file exists
+    select.select([], [], [], 0.02)  # waits
 
 
 def note(*words: object) -> None:
@@ -44,6 +47,13 @@ async def hold(ctx: Context) -> int:
     if ctx.attempt == 1:
         await asyncio.get_running_loop().create_future()
     return ctx.attempt
+
+
+@jobs.task(name="poison", max_attempts=5, max_losses=2, backoff=0)
+async def poison(ctx: Context) -> None:
+    """Kills its worker."""
+    note("start", ctx.job.id, ctx.attempt, ctx.fence)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 if __name__ == "__main__":

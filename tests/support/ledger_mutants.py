@@ -129,6 +129,15 @@ MUTANTS = (
         "",
         "losses",
     ),
+    Mutant("a renewal keeps the error of a death", "leases._renew", ", loss_error=None", "", "disown"),
+    Mutant("the error of a death outlives the lease", "ends.finish", "loss_error=None,", "", "disown"),
+    Mutant(
+        "a worker that is disowned again gets no error",
+        "leases.disown",
+        " or command.error is not None",
+        "",
+        "disown",
+    ),
     Mutant(
         "a renewal shortens the lease",
         "leases._renew",

@@ -152,6 +152,18 @@ def test_an_address_opens_it() -> None:
     assert not engine.capabilities.durable
 
 
+# N1
+async def test_what_no_other_worker_can_claim_notifies_no_queue(engine: MemoryEngine) -> None:
+    """A success, and a later retry: the owner learns of the due time with its next claim."""
+    engine.perform_now(enqueue("a", "b"))
+    a, b = engine.perform_now(claim("c", limit=2)).leases
+    with engine.subscribe("queue:q") as subscription:
+        for lease, target, delay in ((a, JobState.SUCCEEDED, 0), (b, JobState.RETRYING, MINUTE)):
+            settlement = Settlement(queue="q", id=lease.id, token=lease.token, target=target, delay=delay)
+            assert engine.perform_now(Exchange(settlements=(settlement,))).settled == (SettleStatus.APPLIED,)
+        assert await subscription.wait(0) == frozenset()
+
+
 # --- Errors in the middle of a command ---
 
 

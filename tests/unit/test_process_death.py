@@ -5,7 +5,16 @@ import signal
 import pytest
 
 from holdfast.model.text import ErrorInfo
-from holdfast.process_death import ProcessDeath, broken_info, death_of, deaths_text, died_info, died_text
+from holdfast.process_death import (
+    ProcessDeath,
+    broken_info,
+    death_of,
+    deaths_text,
+    died_info,
+    died_text,
+    late_stop_info,
+    worker_died_info,
+)
 
 MIB = 1 << 20
 
@@ -46,6 +55,21 @@ def test_a_process_that_broke_its_connection_is_named_so() -> None:
     )
     assert death_of(broken) == ProcessDeath("a broken connection", 34)
     assert deaths_text([broken_info(None)]) == "its process died once of a broken connection"
+
+
+def test_the_death_of_a_worker_is_told_apart_from_that_of_a_handlers_process() -> None:
+    killed, late = worker_died_info(-signal.SIGKILL, 812 * MIB), late_stop_info(34 * MIB)
+
+    assert killed.message == (
+        "The process of the worker was killed by SIGKILL; its peak memory was 812 MiB. The system does this when memory"
+        " is short."
+    )
+    assert death_of(killed) == ProcessDeath("SIGKILL", 812)
+    assert death_of(late) == ProcessDeath("a stop that took too long", 34)
+    assert deaths_text([killed, died_info(-signal.SIGKILL, None), killed, late, None]) == (
+        "its worker died 2 times of SIGKILL, peak memory 812 MiB; its process died once of SIGKILL;"
+        " its worker died once of a stop that took too long, peak memory 34 MiB; its worker was lost once"
+    )
 
 
 def test_a_status_that_other_code_has_taken_is_not_known() -> None:

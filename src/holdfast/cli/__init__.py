@@ -21,11 +21,12 @@ def main(
     """
     try:
         from holdfast.cli.exits import run
+        from holdfast.cli.options import for_program
         from holdfast.cli.root import root
         from holdfast.files import open_closed_streams
 
         open_closed_streams()
-        code = run(root, argv, program=program, default=default)
+        code = run(for_program(root, program), argv, program=program, default=default)
     except KeyboardInterrupt:
         code = 130  # as `run` answers Ctrl-C
     sys.exit(code)

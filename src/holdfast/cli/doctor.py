@@ -6,7 +6,7 @@ import click
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from holdfast.cli.exits import DONE, REFUSED, UNREACHABLE
+from holdfast.cli.exits import DONE, REFUSED, UNREACHABLE, Invocation
 from holdfast.cli.format import safe
 from holdfast.cli.json_output import print_json
 from holdfast.cli.options import app_option, examples, json_option, url_option
@@ -36,6 +36,8 @@ def doctor(target: str | None, url: str | None, as_json: bool, strict: bool) -> 
         findings = app.control.examine()
     finally:
         app.close()
+    if invocation := click.get_current_context().find_object(Invocation):
+        findings = [Finding(one.check, one.level, one.found, invocation.advice(one.advice)) for one in findings]
     if as_json:
         for finding in findings:
             print_json(finding)

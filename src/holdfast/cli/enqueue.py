@@ -16,7 +16,7 @@ import click
 
 from holdfast.cli.format import safe
 from holdfast.cli.json_output import print_json, readable_json
-from holdfast.cli.options import Store, duration, examples, on_store, time
+from holdfast.cli.options import Store, duration, examples, metadata_option, on_store, time
 from holdfast.errors import InvalidArguments, UnknownTask
 
 if TYPE_CHECKING:
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from holdfast.task import Task
 
 _NAMED = re.compile(r"([^\W\d]\w*)=(.*)", re.DOTALL)
-_OPTIONS = ("delay", "at", "id", "queue", "lane", "priority", "wait")
+_OPTIONS = ("delay", "at", "id", "queue", "lane", "priority", "metadata", "wait")
 
 
 @click.command(
     epilog=examples(
         "holdfast enqueue resize cat.png width=320",
-        "holdfast enqueue resize dog.png --id dog --delay 10m",
+        "holdfast enqueue resize dog.png --id dog --delay 10m --metadata customer=7",
         "holdfast enqueue report --args arguments.json --wait 30s",
         "holdfast enqueue add -- -1 2",
     )
@@ -44,6 +44,7 @@ _OPTIONS = ("delay", "at", "id", "queue", "lane", "priority", "wait")
 @click.option("--queue", metavar="NAME", help="Use this queue instead of the task's own.")
 @click.option("--lane", metavar="NAME", help="Run one after the other with the other jobs of this lane.")
 @click.option("--priority", type=int, metavar="N", help="Jobs with a higher number run first.")
+@metadata_option("Text to find it by: see jobs list --metadata. May be given more than once.")
 @click.option("--wait", type=duration, help="Wait this long for the result, and print it.")
 @on_store(create=True)
 def enqueue(
@@ -87,7 +88,7 @@ def _task(store: Store, name: str) -> "Task[..., Any]":
 def _given(options: dict[str, Any]) -> Any:
     """The options that were given, as keywords of `using`."""
     options["id"] = options.pop("job_id")
-    return {name: value for name, value in options.items() if value is not None}
+    return {name: value for name, value in options.items() if value is not None and value != {}}
 
 
 def _print_receipt(store: Store, handle: "Handle[Any]") -> None:

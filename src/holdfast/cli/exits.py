@@ -11,14 +11,21 @@
 """
 
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
 from holdfast.cli.format import safe, safe_lines
 from holdfast.errors import EngineError, HoldfastError, JobNotFound, UsageError
+from holdfast.model.findings import START_WORKER
+
+if TYPE_CHECKING:
+    from holdfast.cli.target import TargetApp
 
 DONE = 0
 REFUSED = 1
@@ -44,6 +51,26 @@ EXIT_CODES = {
 """All codes and what each means."""
 
 DEBUG = "HOLDFAST_DEBUG"
+
+
+@dataclass(slots=True)
+class Invocation:
+    """One run of the command line: the `obj` of its contexts."""
+
+    program: str
+    """`holdfast`, or the name of the program that embeds it."""
+    default: "TargetApp | None" = None
+    """See `target.find`."""
+    worker_command: str = START_WORKER
+    """Starts a worker for the App in use."""
+    store_options: str = ""
+    """The options that name the store in use, as they must be given to another command."""
+
+    def advice(self, text: str) -> str:
+        """A text that advises a command, as the command must be given here."""
+        text = text.replace(START_WORKER, self.worker_command)
+        text = re.sub(r"(?<!\S)(`?)holdfast migrate\b", rf"\1{self.program} migrate{self.store_options}", text)
+        return text.replace("Run: holdfast ", f"Run: {self.program} ")
 
 
 class CommandEnd(click.ClickException):
@@ -74,17 +101,22 @@ class NotDone(CommandEnd):
 
 
 def run(
-    command: click.Command, argv: Sequence[str] | None = None, *, program: str = "holdfast", default: object = None
+    command: click.Command,
+    argv: Sequence[str] | None = None,
+    *,
+    program: str = "holdfast",
+    default: "TargetApp | None" = None,
 ) -> int:
     """Run a command line and return its exit code. `default`: see `target.find`."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             # A command must not fail because the terminal's encoding lacks a character.
             stream.reconfigure(errors="backslashreplace")
+    invocation = Invocation(program, default)
     debug = os.environ.get(DEBUG, "") not in ("", "0")
     try:
         code = command.main(
-            args=None if argv is None else list(argv), prog_name=program, standalone_mode=False, obj=default
+            args=None if argv is None else list(argv), prog_name=program, standalone_mode=False, obj=invocation
         )
         sys.stdout.flush()
         return code if isinstance(code, int) else DONE
@@ -98,7 +130,7 @@ def run(
     except HoldfastError as error:
         if debug:
             traceback.print_exception(error)
-        print_message(str(error).replace("Run: holdfast ", f"Run: {program} "))
+        print_message(invocation.advice(str(error)))
         return code_of(error)
 
 

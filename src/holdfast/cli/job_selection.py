@@ -4,8 +4,8 @@ An id is searched in all queues. Text that is not the id of a job may be a prefi
 prefix must fit exactly one job.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from functools import wraps
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from holdfast.cli.exits import NothingMatched
-from holdfast.cli.options import Function, Store, duration, queue_option
+from holdfast.cli.options import Function, Store, duration, metadata_option, queue_option
 from holdfast.cli.queue_names import unknown_queue
 from holdfast.errors import AmbiguousId, JobNotFound
 from holdfast.model.states import JobState
@@ -33,7 +33,7 @@ class Filter:
     task: str | None = None
     queue: str | None = None
     lane: str | None = None
-    metadata: tuple[tuple[str, str], ...] = ()
+    metadata: Mapping[str, str] = field(default_factory=dict)
     since_s: float | None = None
     limit: int | None = None
     everything: bool = False
@@ -42,14 +42,6 @@ class Filter:
     def empty(self) -> bool:
         conditions = (self.state, self.task, self.queue, self.lane, self.since_s)
         return not self.everything and not self.metadata and all(value is None for value in conditions)
-
-
-def key_and_value(text: str) -> tuple[str, str]:
-    """The two parts of KEY=VALUE. The value may contain further equals signs, or be empty."""
-    key, equals, value = text.partition("=")
-    if not key or not equals:
-        raise click.BadParameter(f"{text!r} is not KEY=VALUE.")
-    return key, value
 
 
 def nothing_found(store: Store, message: str, chosen: Filter) -> NothingMatched:
@@ -69,22 +61,13 @@ def filter_options(function: Function) -> Function:
     @click.option("--task", metavar="NAME", help="Only this task.")
     @queue_option
     @click.option("--lane", metavar="NAME", help="Only this lane.")
-    @click.option(
-        "--metadata",
-        type=key_and_value,
-        metavar="KEY=VALUE",
-        multiple=True,
-        help="Only jobs whose metadata has this value under this key; several: all of them.",
-    )
+    @metadata_option("Only jobs whose metadata has this value under this key; several: all of them.")
     @click.option("--since", "since_s", type=duration, help="Only jobs enqueued within this time, such as 2h.")
     @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N jobs.")
     @click.option("--all", "everything", is_flag=True, help="All jobs.")
     @wraps(function)
     def command(*args: Any, **options: Any) -> Any:
         chosen = Filter(**{item.name: options.pop(item.name) for item in fields(Filter)})
-        keys = [key for key, _ in chosen.metadata]
-        if twice := next((key for key in keys if keys.count(key) > 1), None):
-            raise click.UsageError(f"The metadata key {twice} is given twice.")
         return function(*args, chosen=chosen, **options)
 
     return command
@@ -102,7 +85,7 @@ def matching(store: Store, chosen: Filter) -> Iterator[Job]:
             queue=chosen.queue,
             lane=chosen.lane,
             since=since,
-            metadata=dict(chosen.metadata),
+            metadata=chosen.metadata,
             limit=PAGE_SIZE if left is None else min(left, PAGE_SIZE),
             cursor=cursor,
         )

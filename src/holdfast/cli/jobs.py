@@ -21,6 +21,7 @@ from holdfast.cli.json_output import event_data, print_json, readable_json, to_d
 from holdfast.cli.options import CommandGroup, Store, examples, on_store, queue_option
 from holdfast.cli.tables import console, pairs, state_text, table, text
 from holdfast.cli.watch import present, watch_options
+from holdfast.core.wait_reason import Why
 from holdfast.errors import HoldfastError, JobNotFound
 from holdfast.model.job import AttemptOutcome
 from holdfast.model.states import JobState, Reason
@@ -58,7 +59,7 @@ for verb in (cancel, trigger, requeue, delete):
 @filter_options
 @watch_options
 def list_(store: Store, chosen: Filter, interval_s: float | None) -> None:
-    """List jobs by queue and state, the newest first."""
+    """List jobs: queue by queue, in each queue state by state, in each state the newest first."""
     print_list(store, chosen, interval_s)
 
 
@@ -91,7 +92,8 @@ def print_list(store: Store, chosen: Filter, interval_s: float | None) -> None:
         rows = _job_table(listed[:limit], store.now)
         if limit is None or len(listed) <= limit:
             return rows
-        more = f"These are the first {limit:,}. See more with --limit N, or all with --all."
+        order = "by queue and state, the newest first"
+        more = f"These are the first {limit:,}, {order}. See more with --limit N, or all with --all."
         if interval_s is None:
             print_message(more)
             return rows
@@ -155,23 +157,25 @@ def show(store: Store, ids: tuple[str, ...], queue: str | None) -> None:
     """Show a job in full: what it waits for, times, attempts, errors, arguments and result."""
     for place, job in enumerate(jobs_by_id(store, ids, queue)):
         result = _result(store, job)
-        waits_for = _waits_for(store, job)
+        why = _why(store, job)
+        waits_for = "" if why is None or job.state is JobState.RUNNING else why.text
+        cancelling = why is not None and why.cancel_requested
         if store.as_json:
-            print_json(job, arguments=job.arguments, waits_for=waits_for, **result)
+            print_json(job, arguments=job.arguments, waits_for=waits_for, cancel_requested=cancelling, **result)
         else:
             if place:
                 click.echo()
-            _print_job(job, waits_for, result, store.now)
+            _print_job(job, waits_for, result, store.now, cancelling=cancelling)
 
 
-def _waits_for(store: Store, job: Job) -> str:
-    """Why the job does not run; empty if it runs or has ended."""
-    if job.finished or job.state is JobState.RUNNING:
-        return ""
+def _why(store: Store, job: Job) -> Why | None:
+    """Why the job has not ended; None if it has."""
+    if job.finished:
+        return None
     try:
-        return store.control.why(job.id, queue=job.queue).text
+        return store.control.why(job.id, queue=job.queue)
     except JobNotFound:  # it was deleted after it was read
-        return ""
+        return None
 
 
 def _result(store: Store, job: Job) -> dict[str, object]:
@@ -184,8 +188,8 @@ def _result(store: Store, job: Job) -> dict[str, object]:
         return {}
 
 
-def _print_job(job: Job, waits_for: str, result: Mapping[str, object], now: datetime) -> None:
-    parts: list[RenderableType] = [pairs(_job_facts(job, waits_for, result, now))]
+def _print_job(job: Job, waits_for: str, result: Mapping[str, object], now: datetime, *, cancelling: bool) -> None:
+    parts: list[RenderableType] = [pairs(_job_facts(job, waits_for, result, now, cancelling=cancelling))]
     if job.attempts:
         parts += [Text(), table(ATTEMPT_COLUMNS, _attempt_rows(job), uncut=("started",), wide=("error",))]
     if job.last_error is not None and job.last_error.traceback:
@@ -194,7 +198,7 @@ def _print_job(job: Job, waits_for: str, result: Mapping[str, object], now: date
 
 
 def _job_facts(
-    job: Job, waits_for: str, result: Mapping[str, object], now: datetime
+    job: Job, waits_for: str, result: Mapping[str, object], now: datetime, *, cancelling: bool
 ) -> Iterator[tuple[str, RenderableType]]:
     yield "job", text(job.id, "bold")
     yield "task", text(job.task)
@@ -204,6 +208,8 @@ def _job_facts(
     state = state_text(job.state)
     cause = " · ".join(safe(part) for part in (job.reason, job.note) if part)
     yield "state", state.append(f"  {cause}", style="dim") if cause else state
+    if cancelling:
+        yield "cancel", Text("requested: its worker stops it", style="yellow")
     if waits_for:
         yield "waits for", text(waits_for)
     yield "attempts", Text(f"{job.attempt} of {job.max_attempts}" if job.max_attempts else str(job.attempt))

@@ -1,11 +1,13 @@
 """Options that many commands share, and how their values are read."""
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from datetime import datetime
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:  # a help page loads neither an App nor what it needs
     from holdfast.control import Control
 
 Function = Callable[..., Any]
+Command = TypeVar("Command", bound=click.Command)
 MAX_SUMMARY = 200
 """Characters. Longer than every first sentence: a help page cuts none."""
 
@@ -54,6 +57,10 @@ def time(value: str) -> datetime:
 class CommandGroup(click.Group):
     """A group whose help page has the whole first sentence of each command."""
 
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        command = super().get_command(ctx, cmd_name)
+        return None if command is None else for_program(command, ctx.find_root().info_name)
+
     def summary(self, ctx: click.Context, name: str) -> str:
         command = self.get_command(ctx, name)
         return "" if command is None else command.get_short_help_str(limit=MAX_SUMMARY)
@@ -66,6 +73,20 @@ class CommandGroup(click.Group):
 def examples(*lines: str) -> str:
     """The end of a help page."""
     return "\b\n" + "\n".join(["Example:" if len(lines) == 1 else "Examples:", *(f"  {line}" for line in lines)])
+
+
+PROGRAM = "holdfast"
+_EXAMPLE_APP = re.compile(r" (--app )?shop\.jobs(:\w+)?(?!\S)")
+
+
+def for_program(command: Command, program: str | None) -> Command:
+    """The command with examples for a program that embeds it, such as Django's `manage.py`. It has an App."""
+    if program in (None, PROGRAM) or not command.epilog:
+        return command
+    lines = [_EXAMPLE_APP.sub("", line) for line in command.epilog.replace("  holdfast ", f"  {program} ").splitlines()]
+    result = copy(command)
+    result.epilog = "\n".join(dict.fromkeys(lines))
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +139,28 @@ _namespace = click.option(
 def url_option(function: Function) -> Function:
     """Options `--url` and `--namespace`. The command gets the first; `target.find` reads the second by itself."""
     return _url(_namespace(function))
+
+
+def _key_and_value(text: str) -> tuple[str, str]:
+    """The two parts of KEY=VALUE. The value may contain further equals signs, or be empty."""
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise click.BadParameter(f"{text!r} is not KEY=VALUE.")
+    return key, value
+
+
+def _metadata(context: click.Context, parameter: click.Parameter, pairs: tuple[tuple[str, str], ...]) -> dict[str, str]:
+    keys = [key for key, _ in pairs]
+    if twice := next((key for key in keys if keys.count(key) > 1), None):
+        raise click.UsageError(f"The metadata key {twice} is given twice.")
+    return dict(pairs)
+
+
+def metadata_option(help: str) -> Callable[[Function], Function]:
+    """Option `--metadata`, which the command gets as a dict."""
+    return click.option(
+        "--metadata", type=_key_and_value, callback=_metadata, metavar="KEY=VALUE", multiple=True, help=help
+    )
 
 
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")

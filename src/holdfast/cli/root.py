@@ -8,7 +8,7 @@ import click
 from click.shell_completion import CompletionItem
 
 import holdfast
-from holdfast.cli.options import CommandGroup, examples
+from holdfast.cli.options import CommandGroup, examples, for_program
 
 COMMANDS = {
     "worker": "holdfast.cli.worker:worker",
@@ -73,7 +73,7 @@ class LazyGroup(CommandGroup):
             return None
         module, _, name = COMMANDS[cmd_name].partition(":")
         command: click.Command = getattr(import_module(module), name)
-        return command
+        return for_program(command, ctx.find_root().info_name)
 
     def summary(self, ctx: click.Context, name: str) -> str:
         return SUMMARIES[name] if name in SUMMARIES else super().summary(ctx, name)

@@ -6,6 +6,7 @@ machine can read the arguments of a process.
 """
 
 import os
+import shlex
 import sys
 import sysconfig
 import traceback
@@ -21,9 +22,11 @@ import click
 
 import holdfast
 from holdfast.app import App
+from holdfast.cli.exits import Invocation
 from holdfast.cli.options import NAMESPACE
 from holdfast.errors import ConfigError, EngineUnavailable, HoldfastError, Unsupported, UsageError
 from holdfast.model.address import mask_password
+from holdfast.model.findings import START_WORKER
 from holdfast.runtime import Runtime
 
 VARIABLE = "env:"
@@ -48,7 +51,7 @@ class TargetApp:
         """The command that starts a worker for it."""
         if self.name:
             return f"{self.command} {self.target}".rstrip()
-        return "holdfast worker MODULE"
+        return START_WORKER
 
 
 def find(target: str | None, url: str | None) -> TargetApp:
@@ -57,12 +60,29 @@ def find(target: str | None, url: str | None) -> TargetApp:
     if target is not None and url is not None:
         raise ConfigError("Give --app or --url, not both: an App has its own address.", key="app", source="--app")
     context = click.get_current_context(silent=True)
-    namespace = None if context is None else context.meta.get(NAMESPACE)
+    invocation = None if context is None else context.find_object(Invocation)
+    found = _find(target, url, context, invocation)
+    if invocation is not None:
+        invocation.worker_command = found.worker_command
+        options = {"--app": found.target or target, "--url": url, "--namespace": _namespace(context)}
+        invocation.store_options = "".join(f" {name} {shlex.quote(value)}" for name, value in options.items() if value)
+    return found
+
+
+def _namespace(context: click.Context | None) -> str | None:
+    namespace: str | None = None if context is None else context.meta.get(NAMESPACE)
+    return namespace
+
+
+def _find(
+    target: str | None, url: str | None, context: click.Context | None, invocation: Invocation | None
+) -> TargetApp:
+    namespace = _namespace(context)
     if url is not None:
         app = _store_app(read_url(url), namespace)
         app.flags["url"] = f"--url {url}" if url.startswith(VARIABLE) else "--url"
         return TargetApp(app)
-    embedded = context.obj if context is not None and isinstance(context.obj, TargetApp) else None
+    embedded = None if invocation is None else invocation.default
     if namespace is not None and (target is not None or embedded is not None):
         raise _namespace_of_app(target or (embedded.name if embedded is not None else ""))
     if target is not None:

@@ -14,7 +14,8 @@ from holdfast.app import App
 from holdfast.cli.exits import JobsLeft, print_message
 from holdfast.cli.format import safe, setting
 from holdfast.cli.json_output import event_data, to_line
-from holdfast.cli.options import app_option, duration, examples, json_option, size
+from holdfast.cli.options import Store, app_option, duration, examples, json_option, size
+from holdfast.cli.queue_names import unknown_queue
 from holdfast.cli.reload import FileWatch, restart
 from holdfast.cli.start_signals import StartSignals
 from holdfast.cli.tables import use_colour
@@ -163,9 +164,12 @@ def worker(
             changed.append(file)
             worker.stop()
 
+        store = Store(target_app, as_json)
         if watch is not None:
             watch.on_change(app.runtime, stop)
         with app, _printing(target_app, limits, created=created, as_json=as_json) if with_lines else _silent():
+            if channel is None:
+                warn_about_unknown_queues(store, limits, until_empty=options["until_empty"])
             worker.run()
             signals.worker_has_stopped()
         if changed:
@@ -183,6 +187,14 @@ def warn_about_queues(app: App[Any], names: Iterable[str]) -> None:
             print_message(
                 f"No task of this App has the queue {name!r}. To limit slots, give a number, as in emails:20."
             )
+
+
+def warn_about_unknown_queues(store: Store, names: Iterable[str], *, until_empty: bool) -> None:
+    """A queue may get its first job later, so say nothing, unless the name is like another or there is no later."""
+    for name in sorted(names):
+        message = unknown_queue(store, name)
+        if message and (until_empty or message.endswith("?")):
+            print_message(message)
 
 
 def _load(target: str | None, watch: FileWatch | None) -> TargetApp:

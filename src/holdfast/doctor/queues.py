@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from holdfast.doctor.words import jobs, names
-from holdfast.model.findings import CLEARING, DEAD_LETTERS, DEPTH, PAUSED, QUEUES, TASKS, WAITING, Finding
+from holdfast.model.findings import CLEARING, DEAD_LETTERS, DEPTH, PAUSED, QUEUES, START_WORKER, TASKS, WAITING, Finding
 from holdfast.model.instants import MINUTE, SECOND, Instant, Micros
 from holdfast.model.observe import QueueStats
 from holdfast.model.states import JobState
@@ -58,7 +58,7 @@ def _unserved(queues: Sequence[QueueStatus], workers: Sequence[WorkerStatus]) ->
             yield QUEUES.problem(
                 f"No live worker takes from queue {queue.queue}{f' for {tasks}' if tasks else ''}, and "
                 f"{jobs(queue.due, 'are due')}.",
-                f"Start a worker for it: holdfast worker MODULE -q {queue.queue}",
+                f"Start a worker for it: {START_WORKER} -q {queue.queue}",
             )
     if fine_queues:
         yield QUEUES.ok("A live worker takes the due jobs of every queue, or none is due.")

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from holdfast.doctor.words import jobs, names
-from holdfast.model.findings import NOTIFICATIONS, PROCESS_RECORDS, STALLS, WORKERS, WRITES, Finding
+from holdfast.model.findings import NOTIFICATIONS, PROCESS_RECORDS, STALLS, START_WORKER, WORKERS, WRITES, Finding
 from holdfast.model.instants import SECOND, Instant
 from holdfast.model.records import WorkerRecord
 
@@ -39,9 +39,9 @@ def check_workers(
                     f"{text}, with no job running.", "Its record is removed an hour after its last heartbeat."
                 )
     if not alive and has_jobs:
-        yield WORKERS.problem("No worker is alive, and jobs wait.", "Start one: holdfast worker MODULE")
+        yield WORKERS.problem("No worker is alive, and jobs wait.", f"Start one: {START_WORKER}")
     elif not alive:
-        yield WORKERS.note("No worker is alive. No job waits.", "Start one: holdfast worker MODULE")
+        yield WORKERS.note("No worker is alive. No job waits.", f"Start one: {START_WORKER}")
     elif not gone and not silent and not short:
         yield WORKERS.ok(f"{len(alive)} alive: {names(worker.worker for worker in alive)}.")
 

@@ -9,6 +9,9 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+START_WORKER = "holdfast worker MODULE"
+"""In texts of advice. The command line puts in the App that is in use."""
+
 
 class Level(StrEnum):
     """How serious a finding is. Only a problem makes `holdfast doctor` fail; with `--strict` a warning does, too."""

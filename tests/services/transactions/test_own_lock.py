@@ -51,6 +51,31 @@ with Sessions.begin() as session:
     session.execute(text("CREATE TABLE orders (number INTEGER)"))
 """
 
+BESIDE_ANOTHER_THREAD = """
+threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+forget_in_session()  # the first call to a new store
+jobs.open()
+forget_in_session()
+
+class Orders:
+    def __init__(self):
+        self.session = Sessions()
+
+    def place(self):
+        self.session.execute(text("INSERT INTO orders VALUES (1)"))
+        forget()
+        self.session.rollback()
+
+Orders().place()
+def place_by_driver():
+    with sqlite3.connect(sys.argv[1]) as db:
+        db.execute("INSERT INTO orders VALUES (1)")
+        forget()
+
+place_by_driver()
+"""
+"""As in a web server. The transaction is in a variable, in an attribute, and one of the driver itself."""
+
 FORGOTTEN = {
     "a session, with the store open": "jobs.open(); forget_in_session()",
     "a session, at the first call to a new store": "forget_in_session()",
@@ -93,6 +118,14 @@ def test_a_call_that_would_wait_for_itself_fails_soon_and_names_the_option(tmp_p
     assert answer.endswith("UsageError\n")
 
 
+def test_a_call_that_would_wait_for_itself_fails_soon_beside_another_thread(tmp_path: Path) -> None:
+    answers = run(BESIDE_ANOTHER_THREAD, tmp_path / "shop.db").splitlines()
+    assert len(answers) == 4, answers
+    for answer in answers:
+        assert answer.startswith("This call would wait for itself")
+        assert answer.endswith("UsageError")
+
+
 def test_a_call_waits_for_a_transaction_that_another_thread_commits(tmp_path: Path) -> None:
     program = """
 jobs.open()
@@ -109,6 +142,33 @@ thread.start()
 begun.wait()
 forget()
 thread.join()
+print(jobs.control.status("default").depth)
+"""
+    assert run(program, tmp_path / "shop.db") == "1\n"
+
+
+def test_a_call_with_a_read_transaction_waits_for_a_transaction_that_another_thread_commits(tmp_path: Path) -> None:
+    program = """
+jobs.open()
+begun = threading.Event()
+
+def slow():
+    with Sessions.begin() as session:
+        session.execute(text("INSERT INTO orders VALUES (1)"))
+        begun.set()
+        time.sleep(1.5)
+
+def read_and_forget():
+    db = sqlite3.connect(sys.argv[1], isolation_level=None)
+    db.execute("BEGIN")
+    db.execute("SELECT * FROM orders").fetchall()
+    thread = threading.Thread(target=slow)
+    thread.start()
+    begun.wait()
+    forget()
+    thread.join()
+
+read_and_forget()
 print(jobs.control.status("default").depth)
 """
     assert run(program, tmp_path / "shop.db") == "1\n"

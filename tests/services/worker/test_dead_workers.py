@@ -6,10 +6,12 @@ from failing_engine import FailingEngine
 from holdfast.errors import EngineUnavailable
 from holdfast.model.instants import SECOND
 from holdfast.model.produce import Group
+from holdfast.model.records import WorkerRecord
+from holdfast.model.work import Disown
 from holdfast.service import Service
 from holdfast.testing import FrozenRuntime
 from holdfast.testing.contract.builders import claim, new_job
-from holdfast.worker.dead_workers import DeadWorkers
+from holdfast.worker.dead_workers import MANAGER_LEAD_US, DeadWorkers
 
 
 class WithSessions(FailingEngine):
@@ -107,3 +109,50 @@ async def test_the_log_counts_the_jobs_of_all_ended_processes_once(
     monkeypatch.setattr(engine, "ended_workers", ended_workers)
     await DeadWorkers(runtime, engine, Woken(runtime)).tick()
     assert caplog.messages == ["Processes of workers have ended: one, two. Jobs that run again: 1."]
+
+
+class WithProcesses(FailingEngine):
+    """An engine that knows which workers have ended."""
+
+    process_name = "own"
+
+    def __init__(self, runtime: FrozenRuntime, *ended: str) -> None:
+        super().__init__(runtime)
+        self.ended = ended
+
+    async def ended_workers(self) -> tuple[str, ...]:
+        return tuple(record.worker for record in (await self.workers()).workers if record.worker in self.ended)
+
+    @property
+    def disowned(self) -> list[tuple[str, ...]]:
+        return [command.workers for command in self.commands if isinstance(command, Disown)]
+
+
+async def test_a_dead_worker_is_left_to_its_manager_for_a_short_time() -> None:
+    """The manager knows how it has ended."""
+    runtime = FrozenRuntime()
+    engine = WithProcesses(runtime, "child", "alone")
+    for name in ("child", "alone", "other"):
+        await engine.heartbeat(WorkerRecord(worker=name))
+    await engine.heartbeat(WorkerRecord(worker="manager", children=("child", "other"), max_children=2))
+    service = DeadWorkers(runtime, engine, Woken(runtime))
+
+    await service.tick()
+    runtime.advance((MANAGER_LEAD_US - 1) / SECOND)
+    await service.tick()
+    assert engine.disowned == [("alone",)]
+    runtime.advance(1 / SECOND)
+    await service.tick()
+
+    assert engine.disowned == [("alone",), ("child",)]
+
+
+async def test_a_dead_worker_whose_manager_has_ended_too_is_disowned_at_once() -> None:
+    runtime = FrozenRuntime()
+    engine = WithProcesses(runtime, "child", "manager")
+    await engine.heartbeat(WorkerRecord(worker="child"))
+    await engine.heartbeat(WorkerRecord(worker="manager", children=("child",), max_children=1))
+
+    await DeadWorkers(runtime, engine, Woken(runtime)).tick()
+
+    assert engine.disowned == [("child", "manager")]

@@ -13,7 +13,9 @@ from holdfast.model.job import AttemptOutcome
 from holdfast.model.records import WorkerRecord
 from holdfast.model.retry import RetryPolicy, fixed
 from holdfast.model.states import JobState, Reason
+from holdfast.model.text import ErrorInfo
 from holdfast.model.work import Claim, QueueClaim, TaskClaim
+from holdfast.process_death import worker_died_info
 from holdfast.testing import FrozenRuntime, Probe
 from holdfast.worker import reaper
 
@@ -145,6 +147,46 @@ async def test_a_job_that_costs_too_many_workers_is_a_dead_letter_and_its_hook_r
     job = await app.look(id)
     assert (job.state, job.reason, job.losses) == (JobState.FAILED, Reason.WORKER_LOST, 1)
     assert len(seen.seen) == 1
+
+
+# A14
+async def test_how_a_worker_died_is_in_the_history_the_event_and_the_hook() -> None:
+    runtime = FrozenRuntime()
+    task = MinimalTask(works)
+    dead = Probe[ErrorInfo | None]("the hook")
+    task.dead_letter_hooks.append(lambda job, error: dead(error))
+    app = MinimalApp(task, runtime=runtime)
+    seen = app.record_events()
+    fails, runs_again = await app.enqueue("works"), await app.enqueue("stranger")
+    await lose(app, "works", max_losses=1)
+    await lose(app, "stranger")
+    death = worker_died_info(-9, 812 << 20)
+    await app.engine.disown("dead", error=death)
+    runtime.advance(11 * 30)  # any reaper may take the job whose task it does not know
+    async with app.worker():
+        assert await dead.calls(1) == [death]
+        await idle()
+    for id in (fails, runs_again):
+        job = await app.look(id)
+        assert (job.last_error, job.loss_error) == (death, None)
+        assert [(run.outcome, run.error) for run in job.history] == [(AttemptOutcome.WORKER_LOST, death)]
+    errors = [event.error for event in seen.seen if isinstance(event, events.Failed | events.Retrying)]
+    assert errors == [death, death]
+
+
+# A14
+async def test_a_job_that_has_not_started_gets_no_error_of_the_death() -> None:
+    runtime = FrozenRuntime()
+    app = MinimalApp(MinimalTask(works), runtime=runtime)
+    id = await app.enqueue("works")
+    queues = (QueueClaim(QUEUE, (TaskClaim(task="works", lease_len=LEASE),)),)
+    await app.engine.claim(Claim(claim_id="c", worker="dead", queues=queues, limit=0, prefetch=1))
+    await app.engine.disown("dead", error=worker_died_info(-9, 812 << 20))
+    await app.engine.pause(QUEUE)
+    async with app.worker():
+        await idle()
+    job = await app.look(id)
+    assert (job.losses, job.attempt, job.last_error, job.history) == (1, 0, None, ())
 
 
 async def test_a_second_loss_waits_for_the_back_off() -> None:

@@ -84,7 +84,7 @@ MUTANTS = (
     Mutant(
         "a verb forgets the metadata of its filter",
         "cli/job_selection.py",
-        "            metadata=dict(chosen.metadata),\n",
+        "            metadata=chosen.metadata,\n",
         "",
         "`jobs cancel --metadata customer=7` cancels the jobs of every customer.",
         ("tests/edges/test_cli_jobs.py::test_a_verb_takes_the_jobs_that_a_metadata_filter_finds",),

@@ -4,6 +4,9 @@ from code_mutants.mutant import Mutant
 
 SCALING, PARTS = "tests/unit/test_scaling.py", "tests/unit/test_manager_parts.py"
 CHILDREN = "tests/services/test_manager_children.py"
+DEAD_WORKERS = "tests/services/worker/test_dead_workers.py"
+NOTIFICATIONS = "tests/contract/suite.py::test_notifications"
+RUNS_AGAIN = f"{NOTIFICATIONS}::test_a_settlement_after_which_a_job_runs_again_notifies_its_queue"
 
 MUTANTS = (
     Mutant(
@@ -85,5 +88,54 @@ MUTANTS = (
         "if True:",
         "A manager whose worker hangs never ends.",
         (f"{CHILDREN}::test_a_child_that_does_not_stop_is_killed_and_reported_as_lost",),
+    ),
+    # Losses
+    Mutant(
+        "a manager keeps the cause of a death to itself",
+        "manager/upkeep.py",
+        "disown(*names, error=child.death())",
+        "disown(*names)",
+        "The record of a poison job does not say of what its workers died.",
+        ("tests/processes/test_manager.py::test_the_jobs_of_a_killed_child_run_again_at_once[sqlite]",),
+    ),
+    Mutant(
+        "the peak memory of a child is that of its manager",
+        "manager/child.py",
+        "is_own = end.peak_bytes > self._manager_peak_bytes",
+        "is_own = True",
+        "A large manager makes every dead worker look large.",
+        (f"{CHILDREN}::test_a_dead_child_is_replaced_at_once_and_reported_as_lost",),
+    ),
+    Mutant(
+        "a neighbour disowns a dead worker before its manager",
+        "worker/dead_workers.py",
+        "return tuple(name for name in dead if name not in left)",
+        "return dead",
+        "Now and then the cause of a death is missing.",
+        (f"{DEAD_WORKERS}::test_a_dead_worker_is_left_to_its_manager_for_a_short_time",),
+    ),
+    Mutant(
+        "a dead worker is left to a dead manager",
+        "worker/dead_workers.py",
+        "for record in records if record.worker not in dead for child",
+        "for record in records for child",
+        "When a manager and its worker are killed together, the jobs wait for one more second.",
+        (f"{DEAD_WORKERS}::test_a_dead_worker_whose_manager_has_ended_too_is_disowned_at_once",),
+    ),
+    Mutant(
+        "a job that runs again notifies no worker",
+        "engines/ledger/settle.py",
+        "if due <= step.now or reap:",
+        "if False:",
+        "The job of a killed worker waits for the poll of another one.",
+        (f"{RUNS_AGAIN}[memory-loss]",),
+    ),
+    Mutant(
+        "a later loss notifies no worker",
+        "engines/ledger/settle.py",
+        "if due <= step.now or reap:",
+        "if due <= step.now:",
+        "After its second loss a job waits for the poll of a worker, however long that is.",
+        (f"{RUNS_AGAIN}[memory-later loss]",),
     ),
 )

@@ -24,6 +24,14 @@ MUTANTS = (
         ("tests/unit/test_outcome.py::test_the_last_allowed_attempt_that_fails_is_a_dead_letter",),
     ),
     Mutant(
+        "a job that has not started gets the error of a death",
+        "model/outcome.py",
+        "error=lost.loss_error if started else None,",
+        "error=lost.loss_error,",
+        "A job that has never run shows an error of its last run.",
+        ("tests/services/worker/test_reaper.py::test_a_job_that_has_not_started_gets_no_error_of_the_death",),
+    ),
+    Mutant(
         "a loss before the start costs an attempt",
         "model/outcome.py",
         "refund=not started,  # A5",

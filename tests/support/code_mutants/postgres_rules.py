@@ -304,4 +304,29 @@ MUTANTS = (
         "The calls of every worker of the release before fail.",
         ("tests/engines/test_postgres_rules.py::test_a_version_that_a_live_worker_uses_is_kept_and_named",),
     ),
+    # Losses
+    Mutant(
+        "a job that runs again notifies no worker, on PostgreSQL",
+        "engines/postgres/rules/settle.sql",
+        "IF j.due <= p_now OR v_reap THEN",
+        "IF false THEN",
+        "The job of a killed worker waits for the poll of another one.",
+        (f"{SUITE}::test_notifications::test_a_settlement_after_which_a_job_runs_again_notifies_its_queue",),
+    ),
+    Mutant(
+        "a plain success keeps the error of a death that was none",
+        "engines/postgres/rules/fast_settle.sql",
+        "lease_expires = NULL, loss_error = NULL, finished",
+        "lease_expires = NULL, finished",
+        "A job that has succeeded says that its worker died.",
+        (f"{SUITE}::test_disown::test_the_error_of_a_death_ends_with_the_lease",),
+    ),
+    Mutant(
+        "a disowned worker that lives keeps the error of its death",
+        "engines/postgres/rules/leases.sql",
+        "            loss_error = NULL\n",
+        "            loss_error = j.loss_error\n",
+        "A later loss of the job has the wrong cause.",
+        (f"{SUITE}::test_disown::test_a_renewal_removes_the_error_of_a_death_that_was_none",),
+    ),
 )

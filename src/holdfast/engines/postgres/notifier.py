@@ -71,6 +71,7 @@ class Notifier(NotifierThread):
         self._subscribers_lock = listeners_lock(namespace)
         self._wants_lock = False
         """This process has a subscription to a queue."""
+        self._wants_lock_since_s = 0.0
         self._holds_lock = runtime.event()
         """Other processes can see that it has one."""
         self._probe_arrived = asyncio.Event()
@@ -96,7 +97,9 @@ class Notifier(NotifierThread):
         """Let other processes know that this one subscribes to these topics."""
         if self._holds_lock.is_set() or not any(topic.startswith("queue:") for topic in topics):
             return
-        self._wants_lock = True
+        if not self._wants_lock:
+            self._wants_lock_since_s = self._now_s()
+            self._wants_lock = True
         self.wake()
         if self.receives:
             self._holds_lock.wait(SUBSCRIBE_TIMEOUT_S)
@@ -190,10 +193,9 @@ class Notifier(NotifierThread):
         await self.feed.take_lock(connection)
         if not self._wants_lock or self._holds_lock.is_set():
             return
-        began_s = self._now_s()
         await connection.execute(LOCK_SHARED, self._subscribers_lock)
         self._holds_lock.set()
-        if self._now_s() - began_s > SUBSCRIBE_TIMEOUT_S / 2:
+        if self._now_s() - self._wants_lock_since_s > SUBSCRIBE_TIMEOUT_S / 2:
             self._topics.notify_kinds("queue:")  # jobs that came while it waited for the lock were not notified
 
     def _set_receives(self, receives: bool) -> None:

@@ -5,15 +5,19 @@ or one of the user's own code in this process. The second case is easily made: a
 without `transaction=`. Then the call waits for the transaction, and the transaction for the call.
 
 The kernel says which process has locked the file. If it is this one, and each of its threads waits for Holdfast, no
-thread is left that could end the transaction. Then the error comes at once, else after the whole wait. A writer of
+thread is left that could end the transaction. The same is true if the waiting thread's own functions have the only open
+transaction of the process, as in a web server, where other threads run. Then the error comes at once, else after the
+whole wait. A writer of
 another process may be at the gate meanwhile and wait for the same transaction: it holds the gate, and is not the cause.
 """
 
 import os
 
+from holdfast.engines.sqlite.connections_at_fork import EngineConnection
 from holdfast.errors import EngineUnavailable, UsageError
 from holdfast.file_locks import LockHolder
-from holdfast.runtime import every_thread_waits
+from holdfast.runtime import waiting_threads
+from holdfast.transactions.in_stack import only_callers_can_commit
 
 WAL_WRITE_LOCK_BYTE = 120
 """Of the file `-shm`: the writer of a write-ahead log has locked it."""
@@ -46,11 +50,14 @@ def holder_of(path: str) -> LockHolder:
 
 
 def check_wait_can_end(path: str) -> None:
-    """`UsageError` if this process has the lock and none of its threads could release it."""
-    if holder_of(path).is_this_process and every_thread_waits(OWN_THREADS, WAITING_IN):
+    """`UsageError` if this process has the lock, and no code that could release it can run."""
+    if not holder_of(path).is_this_process:
+        return
+    all_wait, callers = waiting_threads(OWN_THREADS, WAITING_IN)
+    if all_wait or only_callers_can_commit(callers, EngineConnection):
         raise UsageError(
             f"This call would wait for itself: {path} is locked by a transaction that your own code has "
-            "open, a session or a connection, and no thread is left to commit it. Nothing was written. Enqueue as "
+            "open, a session or a connection, and no other code can commit it. Nothing was written. Enqueue as "
             "a part of that transaction, with `using(transaction=session)`, or commit it first."
         )
 

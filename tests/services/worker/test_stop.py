@@ -268,7 +268,8 @@ async def test_cancelling_the_worker_itself_gives_everything_back() -> None:
     assert (await app.engine.workers()).workers == ()
 
 
-async def test_a_stop_while_the_store_is_away_ends_all_the_same() -> None:
+async def test_a_stop_while_the_store_is_away_ends_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.worker.services.RELEASE_TIMEOUT_S", 0.2)  # seconds of the real clock
     waits = GatedHandler()
     runtime = FrozenRuntime()
     engine = FailingEngine(runtime)

@@ -106,7 +106,13 @@ def sqlite_transaction(engine: Engine) -> UserTransaction:
 
 def postgres_engine(*, fast_paths: bool = FAST_PATHS) -> Engine:
     store = fresh_namespace(server())
-    return open_engine(store.url, namespace=store.namespace, fast_paths=fast_paths)
+    engine = open_engine(store.url, namespace=store.namespace, fast_paths=fast_paths)
+    engine.migrate = _nothing  # type: ignore[method-assign]  # the stock has done it; it takes a connection of its own
+    return engine
+
+
+async def _nothing() -> tuple[str, ...]:
+    return ()
 
 
 def least_privilege_engine() -> Engine:

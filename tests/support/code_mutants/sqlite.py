@@ -5,6 +5,8 @@ from code_mutants.mutant import Mutant
 FAULTS = "tests/engines/test_sqlite_faults.py"
 CHUNKS = "tests/engines/test_sqlite_chunks.py"
 FAST = "tests/engines/test_sqlite_fast_paths.py"
+EXCHANGE = "tests/engines/test_sqlite_fast_exchange.py"
+LOG_AHEAD = "tests/engines/test_sqlite_log_ahead.py"
 MISSING = "tests/engines/test_sqlite_missing.py"
 PLANS = "tests/engines/test_sqlite_plans.py"
 USERS = "tests/services/transactions/test_sqlite.py"
@@ -299,6 +301,78 @@ MUTANTS = (
         "",
         "A job runs with the metadata of another.",
         ("tests/engines/test_sqlite_fast_paths.py",),
+    ),
+    Mutant(
+        "the success of a job in a lane is settled as a plain one",
+        "engines/sqlite/fast_settle.py",
+        "        and job.lane is None\n",
+        "",
+        "The next job of the lane is never claimed.",
+        (EXCHANGE,),
+    ),
+    Mutant(
+        "the success of a job of a pool is settled as a plain one",
+        "engines/sqlite/fast_settle.py",
+        "        and not job.epoch\n",
+        "",
+        "The jobs behind a resize of the pool wait for ever.",
+        (f"{EXCHANGE}::test_a_success_is_plain_only_if_it_changes_its_own_job_alone",),
+    ),
+    Mutant(
+        "the error of an earlier attempt stays after a success",
+        "engines/sqlite/fast_settle.py",
+        "        and job.last_error is None\n",
+        "",
+        "A job that has succeeded shows an error.",
+        (EXCHANGE,),
+    ),
+    Mutant(
+        "a plain success with any token is applied",
+        "engines/sqlite/fast_settle.py",
+        "job.token == settlement.token and ",
+        "",
+        "A worker that has lost its lease ends the job of another.",
+        (EXCHANGE,),
+    ),
+    Mutant(
+        "a job that is not kept is kept for ever",
+        "engines/sqlite/fast_settle.py",
+        "if max(lifetimes) > now:",
+        "if True:",
+        "A job with a retention of 0 is not deleted with its end.",
+        (EXCHANGE,),
+    ),
+    Mutant(
+        "callers of plain jobs are not notified",
+        "engines/sqlite/fast_settle.py",
+        'step.topics.add("reply:" + process)',
+        "pass",
+        "A caller that waits for the result polls until its timeout.",
+        (EXCHANGE,),
+    ),
+    Mutant(
+        "a claim takes expired jobs",
+        "engines/sqlite/fast_claim.py",
+        "if job.lane is None and job.expires is None:",
+        "if job.lane is None:",
+        "A job runs after the time until which it was of use.",
+        (EXCHANGE,),
+    ),
+    Mutant(
+        "a claim takes the tasks one after the other",
+        "engines/sqlite/fast_claim.py",
+        "else merge(*streams)",
+        "else (one for stream in streams for one in stream)",
+        "An urgent job of one task waits for all jobs of another.",
+        (EXCHANGE,),
+    ),
+    Mutant(
+        "the log grows with every commit",
+        "engines/sqlite/store_file.py",
+        "                self._file.write_at(length, bytes(missing))\n",
+        "                pass\n",
+        "A lone enqueue takes a fifth longer.",
+        (f"{LOG_AHEAD}::test_few_commits_make_the_log_longer_and_a_crash_loses_none",),
     ),
     # Unfinished work
     Mutant(

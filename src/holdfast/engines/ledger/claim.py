@@ -7,7 +7,7 @@ In each queue, first the jobs that have fallen due become ready (a bounded numbe
 of the claim, of the queue or of the task is reached. Jobs past their `expires` are cancelled on the way.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heapreplace
 
 from msgspec.structs import replace
@@ -16,13 +16,19 @@ from holdfast.engines.ledger import parents
 from holdfast.engines.ledger.ends import cancel_waiting
 from holdfast.engines.ledger.state import rank_of
 from holdfast.engines.ledger.step import Step, as_waiting
+from holdfast.model.instants import At
 from holdfast.model.job import JobRecord
 from holdfast.model.limits import MOST_EXPIRED, MOST_PROMOTED
 from holdfast.model.states import JobState, Reason
 from holdfast.model.work import Claim, Lease, QueueClaim, TaskClaim, lease_of
 
+RUNNING = JobState.RUNNING
 
-def claim(step: Step, request: Claim) -> tuple[tuple[Lease, ...], int | None]:
+Take = Callable[[Step, Claim, QueueClaim, list[Lease]], None]
+"""Takes the ready jobs of one queue and adds their leases to the list."""
+
+
+def claim(step: Step, request: Claim, take: Take) -> tuple[tuple[Lease, ...], int | None]:
     """Leases in claim order, and when the next waiting job of these queues falls due."""
     # T2: a claim sent again answers the leases it still holds, and takes nothing new.
     held = step.state.held_by(request.claim_id)
@@ -37,8 +43,8 @@ def claim(step: Step, request: Claim) -> tuple[tuple[Lease, ...], int | None]:
         # C1: jobs that are due become ready, also where the claim takes nothing.
         promote_due(step, wanted.queue)
         if not held:
-            # S2, R1, C2, C3, L8: in `_take`. T1, T3, A1: in `_grant`.
-            _take(step, request, wanted, leases)
+            # S2, R1, C2, C3, L8: in `take`. T1, T3, A1: in `grant`.
+            take(step, request, wanted, leases)
         # C4: the earliest of all queues of the claim.
         due = step.state.next_due(wanted.queue)
         if due is not None and (next_due is None or due < next_due):
@@ -60,7 +66,7 @@ A plain tuple, because each claimed job makes one. The arrival is in the order, 
 """
 
 
-def _take(step: Step, request: Claim, wanted: QueueClaim, leases: list[Lease]) -> None:
+def take(step: Step, request: Claim, wanted: QueueClaim, leases: list[Lease]) -> None:
     # C2: the limits of queue and task cap running and assigned jobs together.
     first = step.state.first_rank()
     left = request.limit + request.prefetch - first - len(leases)
@@ -82,7 +88,7 @@ def _take(step: Step, request: Claim, wanted: QueueClaim, leases: list[Lease]) -
             if expired == MOST_EXPIRED:
                 return
             continue
-        leases.append(_grant(step, job, request, wanted.tasks[task], first + len(leases)))
+        leases.append(grant(step, job, request, wanted.tasks[task], first + len(leases)))
         left -= 1
         shares[task] -= 1
         head = _head(task, following) if shares[task] > 0 and left > 0 else None
@@ -112,27 +118,34 @@ def _head(task: int, jobs: Iterator[JobRecord]) -> Head | None:
     return None if job is None else ((-job.priority, job.due, job.arrival), task, job, jobs)
 
 
-def _grant(step: Step, job: JobRecord, request: Claim, terms: TaskClaim, rank: int) -> Lease:
+def grant(step: Step, job: JobRecord, request: Claim, terms: TaskClaim, rank: int) -> Lease:
     """Give the lease: a new token, a higher fence, one more attempt."""
-    now = step.now
-    # T3: above the last fence of the job and of its lane, and at least the wall time.
-    fence = now if now > job.fence else job.fence + 1
+    fence = job.fence
     if job.lane is not None:
         lane = step.lane(job.queue, job.lane)
-        fence = max(fence, lane.fence + 1)
-        step.put(lane, replace(lane, fence=fence))
-    given = job.given
+        fence = max(fence, lane.fence)
+    after = leased_record(job, request, terms, rank, step.at, fence)
+    if job.lane is not None:
+        step.put(lane, replace(lane, fence=after.fence))
+    step.put_job(job, after)
+    return lease_of(after)
+
+
+def leased_record(job: JobRecord, request: Claim, terms: TaskClaim, rank: int, at: At, last_fence: int) -> JobRecord:
+    """The record of a job with a new lease. `last_fence`: of the job, or of its lane if that is higher."""
+    now, given = at.wall, job.given
     lease_len = terms.lease_len if given.lease_len is None else given.lease_len
     # C2: the first `limit` jobs run, the next `prefetch` are assigned.
     runs = rank < request.limit
-    after = replace(
+    return replace(
         job,
-        state=JobState.RUNNING if runs else JobState.ASSIGNED,
+        state=RUNNING if runs else JobState.ASSIGNED,
         attempt=job.attempt + 1,  # A1
         owner=request.worker,
         token=f"{request.claim_id}.{rank}",  # T1
-        fence=fence,
-        lease_expires=step.at.lease + lease_len,
+        # T3: above the last fence of the job and of its lane, and at least the wall time.
+        fence=now if now > last_fence else last_fence + 1,
+        lease_expires=at.lease + lease_len,
         lease_len=lease_len,
         max_attempts=terms.max_attempts if given.max_attempts is None else given.max_attempts,
         max_losses=terms.max_losses if given.max_losses is None else given.max_losses,
@@ -140,5 +153,3 @@ def _grant(step: Step, job: JobRecord, request: Claim, terms: TaskClaim, rank: i
         last_started=now if runs else job.last_started,
         progress=None,
     )
-    step.put_job(job, after)
-    return lease_of(after)

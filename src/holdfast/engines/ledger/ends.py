@@ -5,10 +5,13 @@ from msgspec.structs import replace
 from holdfast.engines.ledger import lanes, pools
 from holdfast.engines.ledger.step import Step
 from holdfast.model import history
+from holdfast.model.instants import Instant
 from holdfast.model.job import AttemptOutcome, AttemptRecord, JobRecord
 from holdfast.model.lifetimes import untils
 from holdfast.model.states import Hold, JobState, Reason
 from holdfast.model.text import ErrorInfo
+
+NO_HOLD = Hold.NONE
 
 
 def finish(
@@ -33,23 +36,15 @@ def finish(
     now = step.now
     # K1, K2, K3, K4, K5: in `model/lifetimes.py`.
     visible, result_until, key = untils(job, target, now, result_ttl, retention)
-    # W4: an ended record has no token, no lease expiry and no hold. A13: the error of a loss is with the lease.
-    after = replace(
+    after = ended_record(
         job,
-        state=target,
-        hold=Hold.NONE,
-        parents_left=0,
-        token=None,
-        lease_expires=None,
-        loss_error=None,
-        settled_token=job.settled_token if settled_token is None else settled_token,
-        finished=now,
+        target,
+        now,
         reason=reason,
         note=note,
+        settled_token=job.settled_token if settled_token is None else settled_token,
         result=result,
-        visible_until=visible,
-        result_until=result_until,
-        key_until=key,
+        lifetimes=(visible, result_until, key),
     )
     step.put_job(before, after)
     step.count_end(job.queue, target)
@@ -64,6 +59,39 @@ def finish(
     # K6, P8: all lifetimes have passed, and no child waits for it.
     if visible <= now and result_until <= now and key <= now and not step.state.children(job.queue, job.id, 1):
         step.drop_job(after)
+
+
+def ended_record(
+    job: JobRecord,
+    target: JobState,
+    now: Instant,
+    *,
+    reason: Reason | None,
+    note: str,
+    settled_token: str | None,
+    result: bytes | None,
+    lifetimes: tuple[Instant, Instant, Instant],
+) -> JobRecord:
+    """The record of a job that has ended. `lifetimes`: as from `untils`."""
+    visible, result_until, key = lifetimes
+    # W4: an ended record has no token, no lease expiry and no hold. A13: the error of a loss is with the lease.
+    return replace(
+        job,
+        state=target,
+        hold=NO_HOLD,
+        parents_left=0,
+        token=None,
+        lease_expires=None,
+        loss_error=None,
+        settled_token=settled_token,
+        finished=now,
+        reason=reason,
+        note=note,
+        result=result,
+        visible_until=visible,
+        result_until=result_until,
+        key_until=key,
+    )
 
 
 def end_attempt(job: JobRecord, outcome: AttemptOutcome, error: ErrorInfo | None, now: int) -> JobRecord:

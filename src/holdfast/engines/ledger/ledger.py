@@ -85,6 +85,7 @@ class Ledger:
         self.state = state
         self.clock = At(0, 0)
         self._record_changes = record_changes
+        self._rules = RULES
 
     def decide(self, command: Command[A], now: At) -> Decision[A]:
         """Carry out a command at this time, or at the last one if that was later."""
@@ -92,7 +93,7 @@ class Ledger:
         self.clock = now.after(self.clock)
         step = Step(self.state, self.clock, record_changes=self._record_changes)
         try:
-            answer: A = RULES[type(command)](step, command)
+            answer: A = self._rules[type(command)](step, command)
             step.close()
         except BaseException:
             self.undo(step.changes or ())

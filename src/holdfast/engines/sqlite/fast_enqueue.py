@@ -14,12 +14,11 @@ from typing import Any
 
 import msgspec
 
-from holdfast.engines.ledger import Decision, Ledger
+from holdfast.engines.ledger import Decision
 from holdfast.engines.ledger.enqueue import record_of
 from holdfast.engines.ledger.step import Step
 from holdfast.engines.sqlite.rows import NO_HOLD, ROWS_PER_INSERT, pack_job
 from holdfast.engines.sqlite.state import SqliteState
-from holdfast.model.command import Command
 from holdfast.model.instants import At
 from holdfast.model.job import JobRecord
 from holdfast.model.produce import Accepted, Enqueue, EnqueueAnswer, EnqueueStatus, GroupAccepted, NewJob, is_like
@@ -80,8 +79,7 @@ class PlainEnqueues(SqliteState):
             answers.append(GroupAccepted(tuple(accepted)))
         self.arrival = arrival
         for (queue, begin), (_, end) in pairwise([*runs, ("", arrival)]):
-            move = (queue, None, QUEUED)
-            self._moves[move] = self._moves.get(move, 0) + end - begin
+            self.count_moves(queue, None, QUEUED, end - begin)
         self._add_queued(rows)
         if self._jobs:  # a look-up of this transaction may have found that there is no such job
             for new, row in zip(alike, rows, strict=True):
@@ -108,20 +106,3 @@ def is_plain(new: NewJob) -> bool:
         and new.expires is None
         and not new.parents
     )
-
-
-class FastLedger(Ledger):
-    """The ledger, with a short way for plain jobs."""
-
-    def __init__(self, state: PlainEnqueues) -> None:
-        super().__init__(state)
-        self._plain = state
-
-    def decide(self, command: Command[Any], now: At) -> Decision[Any]:
-        if type(command) is Enqueue:
-            at = now.after(self.clock)  # TM3
-            decision = self._plain.enqueue_plain(command, at)
-            if decision is not None:
-                self.clock = at
-                return decision
-        return super().decide(command, now)

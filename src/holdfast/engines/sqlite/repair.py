@@ -66,7 +66,7 @@ def repair_row(db: sqlite3.Connection, sql: Mapping[str, str], state: SqliteStat
         hold=Hold.LANE if waits_behind_head else Hold.NONE,
     )
     db.execute(sql["repair_row"], (pack_job(job), arrival))
-    state.recount(queue, before, JobState.RUNNING)
+    state.count_moves(queue, before, JobState.RUNNING)
     step = Step(state, at)
     if before in LIVE:
         finish(step, job, JobState.FAILED, Reason.UNDECODABLE, note=DAMAGED_NOTE)

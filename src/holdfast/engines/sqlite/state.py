@@ -120,9 +120,10 @@ class SqliteState(ReadyJobs):
             updates.append((arrival, *values, old.arrival))
         self.db.many("update_job", updates)
 
-    def recount(self, queue: str, before: JobState, after: JobState) -> None:
-        """Count a row that a repair has moved from one state to another without the rules."""
-        self._moves[queue, before, after] = self._moves.get((queue, before, after), 0) + 1
+    def count_moves(self, queue: str, before: JobState | None, after: JobState, count: int = 1) -> None:
+        """Count rows that were moved from one state to another without `swap_job`."""
+        move = (queue, before, after)
+        self._moves[move] = self._moves.get(move, 0) + count
 
     def finish(self) -> None:
         """Write the changed jobs and counts: at the end of the transaction, and before a queue is removed."""

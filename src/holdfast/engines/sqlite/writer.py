@@ -22,9 +22,8 @@ from holdfast.engines.engine_clock import EngineClock
 from holdfast.engines.ledger import Ledger
 from holdfast.engines.sqlite.connection import connect, is_not_committed, roll_back, storage_full, translate, use_wal
 from holdfast.engines.sqlite.connections_at_fork import CONNECTIONS
-from holdfast.engines.sqlite.fast_enqueue import FastLedger
 from holdfast.engines.sqlite.fast_fresh_ids import with_look_ups
-from holdfast.engines.sqlite.fast_state import FastState
+from holdfast.engines.sqlite.fast_state import FastLedger, FastState
 from holdfast.engines.sqlite.migrations import VERSION, check, migrate, version_of
 from holdfast.engines.sqlite.ready_index import ReadyIndexCheck
 from holdfast.engines.sqlite.repair import repair_index, repair_lane, repair_row
@@ -88,6 +87,8 @@ class Writer:
         self._state, self._ledger = self._new_state()
         self._ready_index = ReadyIndexCheck(self._state)
         self._log_file = LogFile(store.path, runtime)
+        self._grows_log = store.fast_paths and store.durability == "durable"
+        """Other classes of durability do not wait for the disk, so they gain nothing."""
         self._reserve = Reserve(store.real_path, runtime)
 
     def _new_state(self) -> tuple[SqliteState, Ledger]:
@@ -222,6 +223,8 @@ class Writer:
             self._check_files(log=self._log_file.was_lost)
             try:
                 begin_write(self.connection, self._store, self._runtime)
+                if self._grows_log:
+                    self._log_file.grow_ahead()
                 result = work()
                 self._commit()
             except BaseException:

@@ -15,6 +15,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 from time_limit import time_limit
 
 from holdfast.testing.async_tests import run_async_test
@@ -38,6 +39,11 @@ BLOCKED_S = 10.0
 # A shell starts background jobs with SIGINT ignored, and child processes inherit that. Some tests press Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A property is tested with the same examples in every run, and an example may take as long as it needs: a busy machine
+# would fail it else. The proofs of `make long` choose their own settings.
+settings.register_profile("tests", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 
 def limit_of(item: pytest.Item) -> float:

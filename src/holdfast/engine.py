@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from holdfast.errors import Unsupported
 from holdfast.model import check, observe, operate, produce, work
-from holdfast.model.address import mask_password
+from holdfast.model.address import AddressSupport
 from holdfast.model.command import A, Command
 from holdfast.model.findings import DoctorSupport
 from holdfast.model.instants import At, Instant, Micros
@@ -86,10 +86,11 @@ class RenewalConnection(ABC):
     def close(self) -> None: ...
 
 
-class Engine(TransactionSupport, EventSupport, DoctorSupport, ABC):
+class Engine(AddressSupport, TransactionSupport, EventSupport, DoctorSupport, ABC):
     """Storage for jobs, leases and what belongs to them.
 
-    `TransactionSupport` is its part in users' transactions, `EventSupport` in events, `DoctorSupport` in `doctor`.
+    `AddressSupport` says how it reads addresses, `TransactionSupport` is its part in users' transactions,
+    `EventSupport` in events, `DoctorSupport` in `doctor`.
     """
 
     scheme: ClassVar[str]
@@ -178,11 +179,6 @@ class Engine(TransactionSupport, EventSupport, DoctorSupport, ABC):
     def found_durability(self) -> tuple[str, str] | None:
         """The durability class that the open store was found to have, and how. None: the class of the settings."""
         return None
-
-    @classmethod
-    def shown_address(cls, url: str) -> str:
-        """An address of this engine as users are shown it: without passwords; a file with its whole path."""
-        return mask_password(url)
 
     # Producing
 

@@ -7,6 +7,7 @@ not: methods, imports by name, and the files that are exempt from the rule as a 
 import ast
 import tomllib
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,8 +28,13 @@ METHODS = frozenset({"create_task", "run_in_executor", "call_later", "call_at", 
 IMPORTERS = frozenset({"importlib.import_module", "builtins.__import__"})
 
 
-def uses(source: str) -> Iterator[tuple[int, str]]:
+@cache
+def uses(source: str) -> tuple[tuple[int, str], ...]:
     """Every dotted name that a module imports or touches, in full, with its line."""
+    return tuple(_uses(source))
+
+
+def _uses(source: str) -> Iterator[tuple[int, str]]:
     tree = ast.parse(source)
     names = {"open": "builtins.open", "__import__": "builtins.__import__"}
     for node in ast.walk(tree):

@@ -130,3 +130,12 @@ def test_ctrl_c_while_the_command_is_loaded_prints_no_traceback(module: str) -> 
     argv = [sys.executable, "-c", INTERRUPTED_IMPORT, module]
     ended = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr.strip()) == (130, "")
+
+
+def test_a_full_disk_under_standard_output_prints_no_traceback() -> None:
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "holdfast", "--version"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    message = "holdfast: Standard output cannot be written: No space left on device.\n"
+    assert (ended.returncode, ended.stderr) == (1, message)

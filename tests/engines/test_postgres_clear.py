@@ -89,7 +89,7 @@ async def test_the_end_of_a_clear_in_chunks_notifies_the_workers(
         await put(engine, "1", "2", "3", delay=HOUR)  # of ready jobs each chunk notifies
         between_chunks(interlude)
         await engine.clear(QUEUE)
-        assert await subscription.wait(10) == {f"queue:{QUEUE}"}
+        assert await subscription.wait(30) == {f"queue:{QUEUE}"}
         subscription.close()
 
 

@@ -10,8 +10,9 @@ import pytest
 from eventually import eventually
 from opened_engine import opened_engine
 from proxy import Direction, Proxy, RedisWire
+from redis_binaries import versions
 from redis_replicas import cut_off, has_everything, promote, start_replica
-from redis_server import AOF_ALWAYS, WITHOUT_PERSISTENCE, RedisServer, names, private_server
+from redis_server import AOF_ALWAYS, WITHOUT_PERSISTENCE, RedisServer, private_server
 
 from holdfast import App, Context, Handle, events
 from holdfast.engine import Engine
@@ -25,7 +26,7 @@ from holdfast.model.work import SettleStatus
 from holdfast.testing.contract.builders import QUEUE, claim, new_job, succeed
 
 
-@pytest.fixture(scope="module", params=names())
+@pytest.fixture(scope="module", params=versions())
 def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
     with private_server(WITHOUT_PERSISTENCE, name=request.param) as private:
         yield private

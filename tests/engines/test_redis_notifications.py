@@ -5,6 +5,7 @@ import errno
 import logging
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -84,6 +85,21 @@ async def test_a_subscription_is_in_force_when_the_call_returns(private: RedisSe
         with process.subscribe(f"reply:{number}") as subscription:
             assert private.execute("PUBLISH", f"{PREFIX}reply:{number}", "") == 1
             assert await subscription.wait(30) == {f"reply:{number}"}
+
+
+# N1
+async def test_what_is_sent_before_a_late_subscription_is_notified(private: RedisServer, start: Start) -> None:
+    """The call goes on after a limited wait."""
+    process, may_go_on = start(), threading.Event()
+    process.notifier._on_loop(lambda: may_go_on.wait(60))
+    try:
+        with process.subscribe("queue:a") as subscription:
+            private.execute("PUBLISH", f"{PREFIX}queue:a", "")
+            may_go_on.set()
+            assert await subscription.wait(30) == {"queue:a"}
+            await eventually(lambda: not process.notifier._waiters)
+    finally:
+        may_go_on.set()
 
 
 async def test_a_topic_that_is_dropped_and_wanted_again_at_once_is_confirmed(start: Start) -> None:

@@ -421,7 +421,7 @@ async def test_the_end_of_a_clear_in_chunks_notifies_the_workers(
             await engine.enqueue(job(str(number)))
         with engine.subscribe(f"queue:{QUEUE}") as subscription:
             assert (await engine.clear(QUEUE)).count == 5
-            assert await subscription.wait(10) == {f"queue:{QUEUE}"}
+            assert await subscription.wait(30) == {f"queue:{QUEUE}"}
 
 
 async def test_a_command_that_fails_leaves_nothing_in_the_user_s_transaction(

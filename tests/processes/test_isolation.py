@@ -189,7 +189,7 @@ async def test_processes_end_with_a_killed_worker_within_a_second(tmp_path: Path
         children = worker.children()
         worker.process.kill()
         await asyncio.to_thread(worker.process.wait)
-        await eventually(lambda: not any(map(is_alive, children)), "the children to end", limit_s=10)
+        await eventually(lambda: not any(map(is_alive, children)), "the children to end", limit_s=30)
 
 
 async def test_a_worker_that_is_stopped_kills_after_its_grace_and_releases_free_of_charge(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from holdfast.worker import Worker
 from holdfast.worker.keeper import NOT_CONNECTED
 
 QUEUE = "default"
-PATIENCE = 10.0
+PATIENCE = 60.0
 CODEC = JsonCodec()
 
 QUICK = RetryPolicy(max_attempts=3, backoff=fixed(0))
@@ -212,7 +212,7 @@ class ThreadGate:
 
     def wait(self, value: Any = None) -> None:
         self._loop.call_soon_threadsafe(self.arrived, value)
-        assert self._open.wait(10)
+        assert self._open.wait(60)
 
     def tell(self, value: Any) -> None:
         self._loop.call_soon_threadsafe(self.arrived, value)

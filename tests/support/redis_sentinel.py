@@ -15,8 +15,8 @@ from redis_server import START_LIMIT_S, WITHOUT_PERSISTENCE, RedisServer, Settin
 SERVICE = "holdfast-tests"
 """The name by which clients ask for the primary."""
 SENTINELS = 3
-DOWN_AFTER_MS = 500
-"""After that long without an answer, a Sentinel takes the primary for gone."""
+DOWN_AFTER_MS = 1_000
+"""After that long without an answer, a Sentinel takes the primary for gone. A busy machine must not be that late."""
 REPLICA: Settings = {"repl-diskless-sync-delay": 0}
 
 

@@ -3,6 +3,10 @@
 import pytest
 
 from holdfast.isolation.environment import WITHHELD, child_environment
+from holdfast.isolation.process import ProcessGone
+from holdfast.model.text import ErrorInfo
+from holdfast.processes import ProcessEnd
+from holdfast.worker import isolated
 
 ADDRESS = "postgresql://app:p%40ss@db.example/jobs"
 
@@ -58,3 +62,9 @@ def test_an_address_that_says_nothing_removes_nothing() -> None:
 def test_a_password_is_found_in_each_place_of_an_address(address: str) -> None:
     environ = {"DB_PASSWORD": "s3cr/t", "OTHER": "x?password=s3cr/t", "PATH": "/bin"}
     assert child_environment(environ, (address,), ()) == {"OTHER": WITHHELD, "PATH": "/bin"}
+
+
+def test_a_module_that_opens_the_withheld_address_gets_advice() -> None:
+    failure = ErrorInfo("sqlalchemy.exc.NoSuchModuleError", "Can't load plugin: sqlalchemy.dialects:withheld", "")
+    gone = ProcessGone(ProcessEnd(exit_code=1, peak_bytes=0), failure=failure)
+    assert "give it another user and another variable" in isolated._start_failure(gone).message

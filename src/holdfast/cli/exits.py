@@ -10,6 +10,7 @@
 `HOLDFAST_DEBUG=1` shows the traceback as well.
 """
 
+import errno
 import os
 import re
 import sys
@@ -22,6 +23,7 @@ import click
 
 from holdfast.cli.format import safe, safe_lines
 from holdfast.errors import EngineError, HoldfastError, JobNotFound, UsageError
+from holdfast.files import discard_output
 from holdfast.model.findings import START_WORKER
 
 if TYPE_CHECKING:
@@ -51,6 +53,8 @@ EXIT_CODES = {
 """All codes and what each means."""
 
 DEBUG = "HOLDFAST_DEBUG"
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""A disk that takes no more output."""
 
 
 @dataclass(slots=True)
@@ -127,6 +131,12 @@ def run(
         if not isinstance(error.__cause__, KeyboardInterrupt):  # then click has ended the line with ^C
             click.echo("", err=True)
         return INTERRUPTED
+    except OSError as error:
+        if error.errno not in FULL or error.filename is not None:  # else standard output cannot be written
+            raise
+        discard_output(sys.stdout.fileno())  # what is left in its buffer must not fail again when the process ends
+        print_message(f"Standard output cannot be written: {error.strerror}.")
+        return REFUSED
     except HoldfastError as error:
         if debug:
             traceback.print_exception(error)

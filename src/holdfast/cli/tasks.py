@@ -13,7 +13,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from holdfast.cli.exits import NothingMatched
-from holdfast.cli.format import cut, safe
+from holdfast.cli.format import safe
 from holdfast.cli.json_output import print_json
 from holdfast.cli.options import CommandGroup, Store, examples, on_store
 from holdfast.cli.tables import number, table, text
@@ -21,8 +21,6 @@ from holdfast.cli.watch import present, watch_options
 from holdfast.model.job import BARE_TASK
 from holdfast.task import Task
 from holdfast.views import QueueStatus, WorkerStatus
-
-LONGEST_LIST = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,5 +119,5 @@ def _status(task: TaskStatus) -> Text:
     if task.known_to_nobody:
         return Text("known to nobody", style="red")
     if task.unserved_in:
-        return Text(f"no worker in {cut(' '.join(task.unserved_in), LONGEST_LIST)}", style="red")
+        return text(f"no worker in {' '.join(task.unserved_in)}", "red")
     return Text("known to workers", style="green") if task.workers else Text("no worker, no job", style="dim")

@@ -88,8 +88,7 @@ def _engine_settings(store: StoreConnection) -> Iterator[Setting]:
     if engine is not None and engine.settings is not None:
         used = engine.settings.table
         tables = {used: engine.settings, **tables}
-        if hasattr(engine.settings, "in_address"):  # an engine whose address may contain settings
-            in_address = engine.settings.in_address(store.url)
+        in_address = engine.settings_in_address(store.url)
     for name, table in tables.items():
         for key in readers(table):
             if name == used and key in in_address:

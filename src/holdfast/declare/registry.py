@@ -31,11 +31,16 @@ class Registry(Mapping[str, Task[..., Any]]):
             if not is_redefinition(earlier._definition.function, task._definition.function):
                 raise DuplicateTask(task=task.name)
             self.replace(task)
-            if any(worker.has_started for worker in self.workers):
+            for worker in [worker for worker in self.workers if worker.has_started]:
+                if worker.redefine(task):
+                    message = "uses the new function from the next job on, with the earlier options of the task"
+                else:
+                    message = "goes on with the earlier definition"
                 _logger.warning(
-                    "Task %r was defined again, and a worker of this process goes on with the earlier definition. "
-                    "Stop it and start another.",
+                    "Task %r was defined again, and a worker of this process %s. For a change of options, stop the "
+                    "worker and start another.",
                     task.name,
+                    message,
                 )
         else:
             self._by_alias.update(dict.fromkeys(task.aliases, task))

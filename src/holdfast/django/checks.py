@@ -100,7 +100,8 @@ def _check_database(database: str) -> list[Any]:
         return [checks.Error("Jobs in PostgreSQL need the driver asyncpg.", hint=hint, id="holdfast.E006")]
     if is_in_memory(settings):
         message = f"The database {database!r} is a SQLite database in memory, and jobs need a file."
-        return [checks.Error(message, id="holdfast.E007")]
+        hint = f'In tests: DATABASES["{database}"]["TEST"] = {{"NAME": BASE_DIR / "test.sqlite3"}}'
+        return [checks.Error(message, hint=hint, id="holdfast.E007")]
     if (settings.get("OPTIONS") or {}).get("transaction_mode") not in ("IMMEDIATE", "EXCLUSIVE"):
         return [
             checks.Warning(

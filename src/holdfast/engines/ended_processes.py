@@ -27,6 +27,7 @@ class EndedProcesses:
         self._lock = runtime.lock()
         self._records: ProcessRecords | None = None
         self._failed = False
+        self._removed_old = False
         self._without_worker: frozenset[str] = frozenset()
         """Processes that have ended and that no worker record names any more."""
         self._once_without_worker: frozenset[str] = frozenset()
@@ -43,7 +44,6 @@ class EndedProcesses:
     def _made(self) -> ProcessRecords | None:
         try:
             records = ProcessRecords(self._identity, self._runtime)
-            records.remove_old_records()
         except (OSError, EngineUnavailable) as error:
             self._failed = True
             _logger.warning(
@@ -70,10 +70,14 @@ class EndedProcesses:
         """Processes that have certainly ended, except those that `workers_of` found without a worker.
 
         Opens a file per process, so it runs in a thread: a host on which many processes were killed has many records.
+        The first call removes the old ones.
         """
         records = self._records
         if records is None:
             return frozenset()
+        if not self._removed_old:
+            self._removed_old = True
+            records.remove_old_records()
         names = frozenset(records.names()) - {records.name}
         self._without_worker = without_worker = self._without_worker & names
         return frozenset(name for name in names - without_worker if records.has_ended(name))

@@ -14,7 +14,7 @@ from holdfast.errors import EngineUnavailable
 from holdfast.model.instants import SECOND
 from holdfast.runtime import Runtime
 
-SUBSCRIBE_TIMEOUT_S = 0.2  # until the server has a new subscription; what comes before it is found by polling
+SUBSCRIBE_TIMEOUT_S = 0.2  # until the server has a new subscription; callers of a later one are woken when it is there
 START_TIMEOUT_S = 30.0  # for the start of the thread, which takes milliseconds
 CLOSE_TIMEOUT_S = 1.0  # for what is pending when the engine is closed
 

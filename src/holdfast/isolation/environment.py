@@ -12,6 +12,10 @@ from holdfast.model.address import passwords_in
 
 WITHHELD = "withheld://by.holdfast/"
 """In place of an address."""
+WITHHELD_ADVICE = (
+    ". In the process of a handler a variable with the address of the store has no address. If your module opens a "
+    "database of its own, give it another user and another variable, or open it at first use."
+)
 
 
 def child_environment(

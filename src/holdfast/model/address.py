@@ -5,6 +5,7 @@ the query. So the login is cut out of the text before anything is parsed.
 """
 
 import re
+from collections.abc import Mapping
 from urllib.parse import unquote
 
 _LOGIN = re.compile(r"(?s)^([\w+.-]+://)([^/?#:@]*)(:.*)?@")
@@ -20,6 +21,20 @@ def mask_password(url: str) -> str:
     """
     masked = _LOGIN.sub(lambda found: f"{found[1]}{found[2]}{':***' if found[3] else ''}@", url)
     return _PASSWORD_OPTION.sub(r"\1***", masked)
+
+
+class AddressSupport:
+    """How an engine reads its addresses."""
+
+    @classmethod
+    def shown_address(cls, url: str) -> str:
+        """An address of this engine as users are shown it: without passwords; a file with its whole path."""
+        return mask_password(url)
+
+    @classmethod
+    def settings_in_address(cls, url: str) -> Mapping[str, object]:
+        """The settings of this engine that stand in an address, if its addresses may contain some. They win."""
+        return {}
 
 
 def without_login(url: str) -> str:

@@ -5,7 +5,7 @@ waiting time of earlier starts is unknown (0). After a retry or a requeue it is 
 at first (then `queued`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,10 +46,17 @@ def _events(record: JobRecord) -> Iterator[JobEvent]:
     yield Queued(at=record.created, state=_state_at_first(record), **common)
     runs = runs_of(record)
     final = runs[-1] if runs and runs[-1].ended == record.finished else None
-    for run in runs:
+    for place, run in enumerate(runs):
         of_run = {**common, "attempt": run.number, "worker": run.worker}
         yield Started(at=run.started, waited=_waited(record, run.started), **of_run)
-        if run is not final:
+        ended_job = _ended_before_requeue(record, runs, place)
+        if ended_job and run.outcome is AttemptOutcome.CANCELLED:
+            yield Cancelled(at=run.ended, **of_run)
+        elif ended_job:
+            yield Failed(
+                at=run.ended, reason=_REASON.get(run.outcome), error=run.error, ran=run.ended - run.started, **of_run
+            )
+        elif run is not final:
             yield Retrying(
                 at=run.ended,
                 reason=_REASON.get(run.outcome),
@@ -63,6 +70,12 @@ def _events(record: JobRecord) -> Iterator[JobEvent]:
         yield Started(at=at, waited=_waited(record, at), attempt=record.attempt, worker=record.owner, **common)
     if record.finished is not None:
         yield _end(record, record.finished, final, common)
+
+
+def _ended_before_requeue(record: JobRecord, runs: Sequence[Run], place: int) -> bool:
+    """True for the last run before a requeue: it was not repeated."""
+    later = runs[place + 1].generation if place + 1 < len(runs) else record.generation
+    return runs[place].generation < later
 
 
 def _state_at_first(record: JobRecord) -> JobState:

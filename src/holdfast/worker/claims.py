@@ -53,9 +53,12 @@ class Claims:
         """True if only the number of free slots limits a claim."""
         return not self._limited and not self._prefetch
 
-    def make(self) -> Claim | None:
-        """A claim for the free slots and the prefetch; None if there is nothing to claim for, or claims are paused."""
-        limit = self._slots.free_slots
+    def make(self, ahead: int = 0) -> Claim | None:
+        """A claim for the free slots, `ahead` more, and the prefetch.
+
+        None if there is nothing to claim for, or claims are paused.
+        """
+        limit = self._slots.free_slots + ahead
         prefetch = max(0, self._prefetch - len(self._slots.assigned))
         if not limit + prefetch or not self._task_claims or self._slots.closed or self.is_paused():
             return None

@@ -162,32 +162,27 @@ class Exchanger(Service):
             await yield_to_loop()  # send the claim first: free slots wait for it
         batch = self._unsettled.next_batch()
         started, self._started = [attempt for attempt in self._started if attempt.settlement is None], []
-        claim = None if in_parallel else self._next_claim()
+        claim = None if in_parallel else self.next_claim()
         if claim is None and not batch and not started:
             self._check_idle()
             return None
-        delay = await self._exchange(batch, started, claim)
+        delay = await self.exchange(batch, started, claim)
         if claim is not None:  # else the parallel claim may have run before this settled
             self._check_idle()
         return delay
 
-    async def claim_in_parallel(self) -> None:
-        """Only claim, while `tick` settles a large batch."""
-        claim = self._next_claim()
-        if claim is not None:
-            await self._exchange([], [], claim)
-            if self._slots.free_slots:
-                self.wake()  # fewer jobs than free slots: let `tick` decide when to poll again
+    def next_claim(self, ahead: int = 0) -> Claim | None:
+        """A claim whose answer was lost, or a new one. None: there is nothing to claim for.
 
-    def _next_claim(self) -> Claim | None:
-        """A claim whose answer was lost, or a new one. None: there is nothing to claim for."""
+        `ahead`: slots that are taken now and will be free when the claim is answered.
+        """
         if self._unanswered_claims:
             claim = self._unanswered_claims.pop()
             self._slots.reserved -= claim.limit
             return claim
-        return self._claims.make() if self._accepting else None
+        return self._claims.make(ahead) if self._accepting else None
 
-    async def _exchange(
+    async def exchange(
         self, batch: list[LeasedAttempt], started: list[LeasedAttempt], claim: Claim | None
     ) -> float | None:
         """One round trip; returns the seconds until the next poll."""
@@ -371,7 +366,7 @@ class Exchanger(Service):
     async def take_unanswered(self) -> None:
         """Get the leases of claims whose call was cancelled, so that they can be released. The worker ends."""
         while self._unanswered_claims:
-            await self._exchange([], [], self._next_claim())
+            await self.exchange([], [], self.next_claim())
         if self._unusable:
             await self._give_back_unusable()
 
@@ -384,17 +379,3 @@ class Exchanger(Service):
         for attempt in self._slots.take_back_all():
             self.settle_unstarted(attempt)
         self.waker.wake()
-
-
-class ParallelClaim(Service):
-    """Claims while the exchanger settles. Used where the store takes several writers."""
-
-    name = "claim"
-
-    def __init__(self, runtime: Runtime, exchanger: Exchanger) -> None:
-        super().__init__(runtime)
-        self._exchanger = exchanger
-
-    async def tick(self) -> float | None:
-        await self._exchanger.claim_in_parallel()
-        return None

@@ -54,7 +54,6 @@ class ExecutionPlan:
         transaction_environment: "TransactionEnvironment | None" = None,
         isolated: "IsolatedHandler | None" = None,
     ) -> None:
-        self.task = task
         self.policy = task.policy
         self.name = task.policy.name
         self.names = (self.name, *task.policy.aliases)
@@ -65,6 +64,19 @@ class ExecutionPlan:
         """What transactions are made with. None: no handler runs here (bare payloads)."""
         self.is_isolated = isolated is not None
         """True: its handlers run in child processes, so they cannot block this one, and can be killed."""
+        self._use_function_of(task, middleware, handler_threads, isolated)
+        self.timeout_us: Micros | None = task.policy.timeout
+        self.limit = task.policy.concurrency
+        self.runs_alone = False
+        """True: its handlers have stalled the process, so this worker runs its jobs beside no others (`stalls.py`)."""
+        self.running_count = 0
+        self.held_count = 0
+        """Attempts that run, and those that are leased and wait to start."""
+
+    def _use_function_of(
+        self, task: HandledTask, middleware: Any, handler_threads: HandlerThreads, isolated: "IsolatedHandler | None"
+    ) -> None:
+        self.task = task
         self.decode = task.decode_arguments if isolated is None else isolated.decode
         self.encode = task.encode_result if isolated is None else isolated.encode
         all_middleware = (*middleware, *task.middleware)
@@ -72,15 +84,15 @@ class ExecutionPlan:
         self.bare_handler = task.function if is_bare else None
         """The handler itself, if it has no middleware and takes no context: it is called directly, the fastest way."""
         self.call: Call = compose(task, all_middleware, handler_threads, None if isolated is None else isolated.call)
-        self.timeout_us: Micros | None = task.policy.timeout
-        self.limit = task.policy.concurrency
         self.suspends = not task.is_async or self.is_isolated
         """True if the last handler suspended (awaited something that was not ready). A thread always does."""
-        self.runs_alone = False
-        """True: its handlers have stalled the process, so this worker runs its jobs beside no others (`stalls.py`)."""
-        self.running_count = 0
-        self.held_count = 0
-        """Attempts that run, and those that are leased and wait to start."""
+
+    def redefine(self, task: HandledTask, middleware: Any, handler_threads: HandlerThreads) -> bool:
+        """Run another function from the next job on, with the options of the first. False: not possible."""
+        if self.is_isolated or task.policy.isolate is not None:
+            return False
+        self._use_function_of(task, middleware, handler_threads, None)
+        return True
 
     @property
     def full(self) -> bool:

@@ -16,7 +16,7 @@ from holdfast.context import AbortReason
 from holdfast.errors import Interrupt, Retry, Snooze, Unsupported
 from holdfast.isolation.child_error import ChildError
 from holdfast.isolation.children import KILLED_TIMEOUT_S, HandlerProcesses
-from holdfast.isolation.environment import child_environment
+from holdfast.isolation.environment import WITHHELD, WITHHELD_ADVICE, child_environment
 from holdfast.isolation.frames import (
     CallAnswer,
     CallInterrupted,
@@ -288,7 +288,8 @@ def _start_failure(error: Exception) -> ErrorInfo:
     text = "The process for the handler could not start"
     if isinstance(error, ProcessGone) and error.failure is not None:
         failure = error.failure
-        return ErrorInfo(failure.type, f"{text}: {failure.message}", failure.traceback)
+        advice = WITHHELD_ADVICE if WITHHELD.partition(":")[0] in failure.message else ""
+        return ErrorInfo(failure.type, f"{text}: {failure.message}{advice}", failure.traceback)
     if isinstance(error, ProcessGone):
         return ErrorInfo("builtins.ChildProcessError", f"{text}. {_death(error).message}", "")
     if isinstance(error, TimeoutError):

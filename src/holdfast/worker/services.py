@@ -41,7 +41,7 @@ from holdfast.worker.attempt import LeasedAttempt
 from holdfast.worker.claims import Claims
 from holdfast.worker.dead_workers import DeadWorkers
 from holdfast.worker.deadlines import Deadlines
-from holdfast.worker.exchange import Exchanger, ParallelClaim
+from holdfast.worker.exchange import Exchanger
 from holdfast.worker.execution_plan import ExecutionPlan, warn_about_timeouts
 from holdfast.worker.forked_child import ForkGuard
 from holdfast.worker.handler_threads import HandlerThreads
@@ -50,7 +50,8 @@ from holdfast.worker.isolated import IsolatedHandlers
 from holdfast.worker.keeper import HEARTBEAT_US, Keeper
 from holdfast.worker.listener import NotificationListener
 from holdfast.worker.loop_watcher import LoopWatcher
-from holdfast.worker.protocols import WorkerApp
+from holdfast.worker.parallel_claim import ParallelClaim
+from holdfast.worker.protocols import HandledTask, WorkerApp
 from holdfast.worker.pruner import Pruner
 from holdfast.worker.reaper import Reaper
 from holdfast.worker.recycling import recycling
@@ -117,6 +118,7 @@ class WorkerServices:
             for task in app.registry.values()
             if not task.policy.remote
         ]
+        self._middleware = app.middlewares
         self._plans = {name: plan for plan in plans for name in plan.names}
         poll_s, outage = settings.poll_interval, StoreOutage(runtime)
         claims = Claims(
@@ -148,7 +150,7 @@ class WorkerServices:
         exchanges: tuple[Service, ...] = (self.exchanger,)
         capabilities = engine.capabilities
         if capabilities.concurrent_writers and capabilities.shared_between_hosts and claims.simple:
-            self.exchanger.parallel_claim = ParallelClaim(runtime, self.exchanger)
+            self.exchanger.parallel_claim = ParallelClaim(runtime, self.exchanger, self.slots)
             exchanges = (self.exchanger, self.exchanger.parallel_claim)
         self.keeper = Keeper(
             runtime,
@@ -237,11 +239,16 @@ class WorkerServices:
 
     # Start
 
+    def redefine(self, task: HandledTask) -> bool:
+        plan = self._plans.get(task.policy.name)
+        return plan is not None and plan.redefine(task, self._middleware, self._handler_threads)
+
     async def begin(self) -> None:
         """Send the first heartbeat while the keeper connects, then start all services and the other thread."""
         record = self.record()
         self.keeper.start()
-        await self._engine.heartbeat(record)
+        async with self._stop_request.ends_start(after_grace=False):  # it holds no job yet
+            await self._engine.heartbeat(record)
         self._watcher.start()
         self.supervisor.start()
         warn_about_timeouts(set(self._plans.values()))

@@ -2,7 +2,8 @@
 
 A lease is in `attempts` from the claim until the store has answered its settlement; the keeper renews all of them. An
 attempt takes a slot from when it may start until its handler has ended. Two kinds of attempts wait. Those in `assigned`
-were prefetched and take no slot. Those in `at_task_limit` have a slot, but their task has reached its `concurrency`.
+were prefetched, or claimed ahead (`parallel_claim.py`), and take no slot. Those in `at_task_limit` have a slot, but
+their task has reached its `concurrency`.
 """
 
 from collections import Counter, deque
@@ -32,7 +33,7 @@ class Slots:
 
     @property
     def free_slots(self) -> int:
-        return self.size - self.busy - self.reserved
+        return max(0, self.size - self.busy - self.reserved)
 
     @property
     def idle(self) -> bool:
@@ -48,7 +49,7 @@ class Slots:
         """Add a new lease. True if its handler may start at once."""
         self.attempts[attempt.lease.token] = attempt
         attempt.plan.held_count += 1
-        if attempt.lease.state is JobState.ASSIGNED:
+        if attempt.lease.state is JobState.ASSIGNED or self.busy >= self.size:
             self.assigned.append(attempt)
             return False
         self._occupy(attempt)
@@ -69,7 +70,7 @@ class Slots:
                 attempt.plan.running_count += 1
                 startable.append(attempt)
         for attempt in tuple(self.assigned):
-            if not self.free_slots:
+            if self.busy >= self.size or (attempt.lease.state is JobState.ASSIGNED and not self.free_slots):
                 break
             if not attempt.plan.full and self.queue_free_slots(attempt.lease.queue) != 0:
                 self.assigned.remove(attempt)

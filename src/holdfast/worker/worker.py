@@ -26,7 +26,7 @@ from holdfast.runtime import DaemonThreads
 from holdfast.telemetry.logs import enable_own_loggers
 from holdfast.worker.execution_plan import refuse_transactions
 from holdfast.worker.manager_channel import ManagerChannel
-from holdfast.worker.protocols import WorkerApp
+from holdfast.worker.protocols import HandledTask, WorkerApp
 from holdfast.worker.services import WorkerServices
 from holdfast.worker.spec import WorkerSpec, given_settings
 from holdfast.worker.stop_request import StoppedAtStart, StopRequest
@@ -121,6 +121,10 @@ class Worker:
     def has_started(self) -> bool:
         """True while it works: its tasks are those that the App had when it started."""
         return self._services is not None
+
+    def redefine(self, task: HandledTask) -> bool:
+        """A cell of a notebook was run again. True: jobs run the new function from now on, with the earlier options."""
+        return self._services is not None and self._services.redefine(task)
 
     @property
     def running(self) -> int:

@@ -16,6 +16,7 @@ from holdfast import (
     JobState,
     KeyTaken,
     QueueFull,
+    Report,
     ResultExpired,
     Task,
     WrongState,
@@ -78,6 +79,20 @@ def test_requeue_brings_a_dead_job_back_with_its_history(jobs: App[object], resi
     assert [attempt.outcome for attempt in job.attempts] == ["failed"]
     succeed_now(jobs, resize, "b")
     assert handle.result() == "b"
+
+
+def test_a_report_shows_the_end_before_a_requeue_as_an_end(jobs: App[object], resize: Task[[str], str]) -> None:
+    handle = resize.enqueue("a")
+    fail_now(jobs, resize)
+    jobs.control.requeue(handle.id)
+    assert kinds_of(jobs.control.report(handle.id)) == ["Queued", "Started", "Failed"]
+    fail_now(jobs, resize)
+    kinds = kinds_of(jobs.control.report(handle.id))
+    assert kinds == ["Queued", "Started", "Failed", "Started", "Failed"]
+
+
+def kinds_of(report: Report) -> list[str]:
+    return [type(event).__name__ for event in report.events]
 
 
 def test_requeue_of_all_failed_jobs_takes_the_oldest_first(jobs: App[object], resize: Task[[str], str]) -> None:

@@ -58,19 +58,18 @@ def test_a_cell_that_is_run_again_replaces_its_task(
         assert under_test.attempt(resize, "cat") == "cat@2"
 
 
-def test_a_cell_that_is_run_again_while_a_worker_runs_says_that_the_worker_has_the_earlier_function(
+def test_a_running_worker_uses_the_function_of_a_cell_that_is_run_again(
     jobs: App[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(builtins, "__IPYTHON__", True, raising=False)
-    run_cell(jobs, "@1")
+    first = run_cell(jobs, "@1")
     with jobs.worker():
-        run_cell(jobs, "@2")
-    with jobs.worker():
-        assert run_cell(jobs, "@3").name == "resize"
-    run_cell(jobs, "@4")
+        assert first.request("cat") == "cat@1"
+        assert run_cell(jobs, "@2").request("cat") == "cat@2"
+    run_cell(jobs, "@3")
     lines = [record.getMessage() for record in caplog.records if "was defined again" in record.getMessage()]
-    assert len(lines) == 2
-    assert lines[0].endswith("goes on with the earlier definition. Stop it and start another.")
+    assert len(lines) == 1
+    assert "uses the new function from the next job on, with the earlier options" in lines[0]
 
 
 @pytest.mark.usefixtures("at_once")

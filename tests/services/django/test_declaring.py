@@ -228,7 +228,7 @@ def messages(**options: Any) -> list[tuple[str, str]]:
     from holdfast.django.checks import check_backend
 
     with settings_with(**options):
-        return [(found.id, found.msg) for found in check_backend("default")]
+        return [(found.id, f"{found.msg} {found.hint}") for found in check_backend("default")]
 
 
 def test_sound_settings_have_no_messages() -> None:
@@ -245,7 +245,7 @@ def test_sound_settings_have_no_messages() -> None:
         ({"TASKS": ["shop.tasks.ship"]}, "holdfast.E001", "dictionary"),
         ({"TASKS": {"shop.tasks.ship": 3}}, "holdfast.E001", "dictionary"),
         ({"database": "mysql"}, "holdfast.E005", "mysql"),
-        ({"database": "memory"}, "holdfast.E007", "in memory"),
+        ({"database": "memory"}, "holdfast.E007", "In tests: DATABASES"),
         ({"database": "deferred"}, "holdfast.W001", "write lock"),
     ],
 )

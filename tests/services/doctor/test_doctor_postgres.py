@@ -1,5 +1,6 @@
 """What `doctor` finds on PostgreSQL: settings of the server, proxy, schema, rights, connections, old transactions."""
 
+import re
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any
@@ -154,7 +155,8 @@ def test_another_clock_of_the_server_is_a_warning(store: Store) -> None:
     app = app_at(store)
     app.engine.clock_offset = -MINUTE
     found = examined(app, CLOCK)
-    assert (found.level, "60.0 s behind" in found.found) == (Level.WARNING, True)
+    assert found.level is Level.WARNING
+    assert re.search(r"(59|60)\.\d s behind", found.found)  # it is measured
 
 
 @pytest.mark.chaos

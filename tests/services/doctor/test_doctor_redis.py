@@ -1,5 +1,6 @@
 """What `doctor` finds on Redis and Valkey: durability, eviction, memory, replicas, rights."""
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -164,7 +165,8 @@ def test_another_clock_of_the_server_is_a_warning(server: RedisServer) -> None:
     app: App[Any] = App(server.url())
     app.engine.clock_offset = MINUTE
     found = examined(app, CLOCK)
-    assert (found.level, "60.0 s ahead of" in found.found) == (Level.WARNING, True)
+    assert found.level is Level.WARNING
+    assert re.search(r"(59|60)\.\d s ahead of", found.found)  # it is measured
 
 
 def test_each_primary_of_a_cluster_is_examined() -> None:

@@ -95,7 +95,7 @@ async def test_a_handler_that_notices_its_abort_keeps_its_process(monkeypatch: p
     monkeypatch.setattr(isolated, "KILL_AFTER_S", LIMIT_S)  # a busy machine may need longer than a second
     async with worker():
         (pid, _) = await child_app.async_pid.using(wait=LIMIT_S).arequest()
-        timed_out = await report_of(await child_app.stops_when_aborted.using(timeout=0.3, max_attempts=1).aenqueue())
+        timed_out = await report_of(await child_app.stops_when_aborted.using(timeout=1, max_attempts=1).aenqueue())
         assert timed_out.reason == "timeout"
         assert timed_out.job.last_error is not None
         assert "in stops_when_aborted" in timed_out.job.last_error.traceback

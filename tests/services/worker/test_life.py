@@ -127,7 +127,7 @@ def test_a_worker_in_a_with_block_works_in_a_thread_of_its_own() -> None:
     app.bus.on(events.Succeeded, lambda event: done.set())
     with app.worker():
         asyncio.run(app.put(app.job("works", id="a")))
-        assert done.wait(10)
+        assert done.wait(60)
     job = asyncio.run(app.look("a"))
     assert job.result is not None
     assert job.result != f'"{threading.main_thread().name}"'.encode()

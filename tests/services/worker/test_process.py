@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
 from pause_process import pause_process
@@ -24,7 +25,7 @@ PROGRAM = """
     jobs = App(os.environ["TEST_STORE"])
 
 
-    @jobs.task(lease=2)
+    @jobs.task(lease=float(sys.argv[2]))
     def waits(gate: str) -> str:
         print("running", flush=True)
         while not os.path.exists(gate):
@@ -37,6 +38,9 @@ PROGRAM = """
         print("stopped", flush=True)
 """
 
+LIMIT_S = 60.0
+"""Seconds. A test that passes never waits that long."""
+
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
 
 
@@ -47,45 +51,51 @@ class Child:
         self.process = process
         self.said: list[str] = []
         self._heard = threading.Condition()
-        for stream in (process.stdout, process.stderr):
-            assert stream is not None
-            threading.Thread(target=self._listen, args=(stream,), daemon=True).start()
+        streams = [stream for stream in (process.stdout, process.stderr) if stream is not None]
+        self._listeners = [threading.Thread(target=self._listen, args=(stream,), daemon=True) for stream in streams]
+        for listener in self._listeners:
+            listener.start()
 
-    def _listen(self, stream: "Iterator[str]") -> None:
-        for line in stream:
-            with self._heard:
-                self.said.append(line)
-                self._heard.notify_all()
+    def _listen(self, stream: "IO[str]") -> None:
+        with stream:
+            for line in stream:
+                with self._heard:
+                    self.said.append(line)
+                    self._heard.notify_all()
 
     def wait_for(self, word: str) -> None:
         with self._heard:
-            heard = self._heard.wait_for(lambda: any(word in line for line in self.said), timeout=20)
+            heard = self._heard.wait_for(lambda: any(word in line for line in self.said), timeout=LIMIT_S)
         assert heard, f"Waited for {word!r}. It said:\n{''.join(self.said)}"
 
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
 
+    def kill(self) -> None:
+        """End it, and read what it has said to the end: a stream must not be closed while a thread reads it."""
+        self.process.kill()
+        self.process.wait()
+        for listener in self._listeners:
+            listener.join(LIMIT_S)
+
 
 @contextmanager
-def child(folder: Path, *, grace: float = 30.0) -> Iterator[Child]:
+def child(folder: Path, *, grace: float = 30.0, lease: float = 30.0) -> Iterator[Child]:
     program = folder / "program.py"
     program.write_text(textwrap.dedent(PROGRAM), encoding="utf-8")
     environment = {**os.environ, "TEST_STORE": f"sqlite:///{folder}/jobs.db", "HOLDFAST_WORKER_REAP_INTERVAL": "0.2"}
     process = subprocess.Popen(
-        [sys.executable, str(program), str(grace)],
+        [sys.executable, str(program), str(grace), str(lease)],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+    started = Child(process)
     try:
-        yield Child(process)
+        yield started
     finally:
-        process.kill()
-        process.wait()
-        for stream in (process.stdout, process.stderr):
-            assert stream is not None
-            stream.close()
+        started.kill()
 
 
 @pytest.fixture
@@ -107,7 +117,7 @@ def test_a_busy_worker_stops_on_sigterm_and_gives_its_job_back_for_nothing(jobs:
         handle = jobs.registry["waits"].enqueue(str(tmp_path / "never"))
         worker.wait_for("running")
         worker.signal(signal.SIGTERM)
-        assert worker.process.wait(20) == 0
+        assert worker.process.wait(LIMIT_S) == 0
         worker.wait_for("stopped")
     job = handle.refresh()
     assert (job.state, job.attempt, job.attempts) == (JobState.QUEUED, 0, ())
@@ -121,7 +131,7 @@ def test_a_busy_worker_lets_its_job_finish_within_the_grace(jobs: App, tmp_path:
         worker.wait_for("running")
         worker.signal(signal.SIGTERM)
         gate.touch()
-        assert worker.process.wait(20) == 0
+        assert worker.process.wait(LIMIT_S) == 0
     assert handle.refresh().state is JobState.SUCCEEDED
 
 
@@ -131,7 +141,7 @@ def test_a_second_signal_ends_the_grace(jobs: App, tmp_path: Path) -> None:
         worker.wait_for("running")
         worker.signal(signal.SIGINT)
         worker.signal(signal.SIGTERM)
-        assert worker.process.wait(20) == 0
+        assert worker.process.wait(LIMIT_S) == 0
     assert handle.refresh().attempt == 0
 
 
@@ -139,16 +149,16 @@ def test_a_worker_that_was_paused_past_its_lease_is_refused_when_it_comes_back(j
     gate = tmp_path / "gate"
     done = threading.Event()
     jobs.on(events.Succeeded)(lambda event: done.set())
-    with child(tmp_path) as worker:
+    with child(tmp_path, lease=2) as worker:
         handle = jobs.registry["waits"].enqueue(str(gate))
         worker.wait_for("running")
         pause_process(worker.process.pid, tmp_path / "jobs.db")
         with jobs.worker(name="other"):
-            assert done.wait(20)  # the lease ran out, and this one took over
+            assert done.wait(LIMIT_S)  # the lease ran out, and this one took over
         gate.touch()
         worker.signal(signal.SIGCONT)
         worker.wait_for("the lease is lost")
         worker.signal(signal.SIGTERM)
-        assert worker.process.wait(20) == 0
+        assert worker.process.wait(LIMIT_S) == 0
     assert asyncio.run(handle.aresult()) == "by the test"
     assert [attempt.outcome for attempt in handle.refresh().attempts] == ["worker_lost", "succeeded"]

@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 from eventually import eventually
 
@@ -79,3 +80,29 @@ async def test_a_report_inside_a_transaction_is_stored_with_its_commit(tmp_path:
         job = await books.aenqueue()
         await jobs.worker(until_empty=True).arun()
         assert (await jobs.control.aget(job.id)).progress == Progress(1.0, "booked")
+
+
+async def test_each_progress_is_reported_once_and_none_after_the_end(jobs: App[object]) -> None:
+    """The keeper's report comes from another thread: here it comes late, and again after the end."""
+    seen: list[str] = []
+    late: list[tuple[Any, ...]] = []
+
+    @jobs.task
+    async def packs(ctx: Context) -> None:
+        ctx.progress(0.5)
+        attempt: Any = ctx._attempt
+        await eventually(lambda: attempt.sent_progress, "the keeper to send it")
+        late.append((attempt, attempt.sent_progress, 0))
+        reporter.progressed(*late[0])
+
+    jobs.on(events.Progressed)(lambda event: seen.append(f"progress {event.fraction}"))
+    jobs.on(events.Succeeded)(lambda event: seen.append("succeeded"))
+    async with jobs:
+        await packs.aenqueue()
+        worker = jobs.worker()
+        async with worker:
+            reporter: Any = worker._services._reporter  # type: ignore[union-attr]
+            await eventually(lambda: "succeeded" in seen, "the end")
+            reporter.progressed(*late[0])
+    assert seen[-1] == "succeeded"
+    assert seen.count("progress 0.5") == 1

@@ -91,7 +91,7 @@ async def test_an_idle_thread_keeps_no_argument_alive() -> None:
         gc.collect()
         return reference() is None
 
-    await eventually(is_gone, "the argument to be freed", limit_s=10)
+    await eventually(is_gone, "the argument to be freed")
     threads.close()
 
 

@@ -14,14 +14,16 @@ from minimal_app import MinimalApp, MinimalTask, names
 
 from holdfast import events
 from holdfast.context import AbortReason, Context
+from holdfast.engines.memory import MemoryEngine
 from holdfast.errors import EngineUnavailable
 from holdfast.model.job import JobKey
 from holdfast.model.outcome import LostLease, decide, decide_loss
 from holdfast.model.produce import Group
+from holdfast.model.records import WorkerRecord
 from holdfast.model.retry import RetryPolicy
 from holdfast.model.states import JobState, Reason
-from holdfast.model.work import Exchange
-from holdfast.runtime import SystemRuntime
+from holdfast.model.work import Exchange, HeartbeatAnswer
+from holdfast.runtime import Runtime, SystemRuntime
 from holdfast.testing import FrozenRuntime, Probe
 from holdfast.testing.contract.builders import claim, new_job
 from holdfast.worker.attempt import LeasedAttempt
@@ -266,7 +268,8 @@ async def test_cancelling_the_worker_itself_gives_everything_back() -> None:
     assert (await app.engine.workers()).workers == ()
 
 
-async def test_a_stop_while_the_store_is_away_ends_all_the_same() -> None:
+async def test_a_stop_while_the_store_is_away_ends_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.worker.services.RELEASE_TIMEOUT_S", 0.2)  # seconds of the real clock
     waits = GatedHandler()
     runtime = FrozenRuntime()
     engine = FailingEngine(runtime)
@@ -447,3 +450,27 @@ async def test_a_worker_that_ends_reports_a_lost_lease_that_it_could_not_report_
     (record,) = (await engine.get(JobKey(lease.queue, "a"))).jobs
     assert record is not None
     assert record.state is JobState.RETRYING
+
+
+class SilentAtStart(MemoryEngine):
+    """A store that does not answer the first heartbeat of a worker, such as a server that stops in a handshake."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__("memory://", runtime)
+        self.called = asyncio.Event()
+
+    async def heartbeat(self, worker: WorkerRecord) -> HeartbeatAnswer:
+        self.called.set()
+        await asyncio.Event().wait()
+        raise AssertionError("it never answers")
+
+
+async def test_a_stop_while_the_first_heartbeat_is_under_way_ends_at_once() -> None:
+    runtime = SystemRuntime()
+    engine = SilentAtStart(runtime)
+    worker = MinimalApp(GatedHandler().task(), runtime=runtime, engine=engine).worker()
+    life = asyncio.create_task(worker.arun())
+    await engine.called.wait()
+    worker.stop()
+    async with asyncio.timeout(30):  # it would wait for ever
+        await life

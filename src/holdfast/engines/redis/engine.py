@@ -12,7 +12,7 @@ inherited, because its parent uses the same sockets.
 import logging
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
@@ -30,7 +30,7 @@ from holdfast.engines.redis.renewal_connection import CALL_TIMEOUT_S, CONNECT_TI
 from holdfast.engines.redis.routes import ManyPrimaries, OnePrimary
 from holdfast.engines.redis.script_caller import Primaries, ScriptCaller
 from holdfast.engines.redis.scripts import ServerScript, whole_script
-from holdfast.engines.redis.servers import QUEUES, Servers
+from holdfast.engines.redis.servers import QUEUES, Servers, options_in_address
 from holdfast.engines.redis.settings import RedisSettings
 from holdfast.engines.server_engine import ServerEngine
 from holdfast.errors import (
@@ -58,6 +58,10 @@ class RedisEngine(ServerEngine[ChannelNotifier]):
     scheme = failures.SCHEME
     settings = RedisSettings
     caller_type: ClassVar[type[ScriptCaller]] = ScriptCaller
+
+    @classmethod
+    def settings_in_address(cls, url: str) -> Mapping[str, object]:
+        return options_in_address(url)
 
     def __init__(
         self,

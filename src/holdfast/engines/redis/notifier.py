@@ -14,6 +14,7 @@ there is one connection for each primary in use.
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -92,7 +93,10 @@ class ChannelNotifier(NotifierThread):
 
     def subscribe(self, topics: Iterable[str]) -> None:
         """There is a new local subscription to these topics: receive them from other processes."""
-        self._wait_confirmed([f"{prefix}{topic}" for topic in topics for prefix in self._routes.prefixes(topic)])
+        names = frozenset(topics)
+        channels = [f"{prefix}{topic}" for topic in names for prefix in self._routes.prefixes(topic)]
+        if not self._wait_confirmed(channels) and not self._is_down:  # a reconnect notifies every topic
+            self._notify_when_confirmed(names, channels)
 
     def join_worker(self, worker: str) -> None:
         """Subscribe to the channel of a worker of this process, by which others see that it lives."""
@@ -121,7 +125,8 @@ class ChannelNotifier(NotifierThread):
     def _channel_of(self, worker: str) -> str:
         return f"{self.worker_prefix}{worker}"
 
-    def _wait_confirmed(self, channels: list[str]) -> None:
+    def _wait_confirmed(self, channels: list[str]) -> bool:
+        """True: the server has these subscriptions. False: it was not waited for any longer."""
         confirmed = self._runtime.event()
 
         def look() -> None:
@@ -136,6 +141,21 @@ class ChannelNotifier(NotifierThread):
             if not self._is_down:
                 confirmed.wait(SUBSCRIBE_TIMEOUT_S)
         self._waiters.remove(look)
+        return confirmed.is_set()
+
+    def _notify_when_confirmed(self, topics: frozenset[str], channels: list[str]) -> None:
+        """What was sent before a late subscription was not received: let the callers look."""
+
+        def look() -> None:
+            is_confirmed = all(channel in self._confirmed for channel in channels)
+            if is_confirmed or topics.isdisjoint(self._topics.topics):
+                with suppress(ValueError):  # another thread was faster
+                    self._waiters.remove(look)
+            if is_confirmed:
+                self._topics.notify(topics)
+
+        self._waiters.append(look)
+        look()
 
     # On the notifier's loop
 

@@ -29,13 +29,6 @@ class RedisSettings:
     allow_eviction: Annotated[bool, boolean] = False
     """Accept a server that may delete jobs when its memory is full."""
 
-    @classmethod
-    def in_address(cls, url: str) -> dict[str, Any]:
-        """The settings that stand in an address."""
-        from holdfast.engines.redis.servers import options_in_address
-
-        return options_in_address(url)
-
 
 def read_options(options: Mapping[str, str], place: str) -> dict[str, Any]:
     """The settings that stand in an address after `?`."""

@@ -90,6 +90,7 @@ END $$;
 -- These workers are dead: their leases expire now. A locked job is not among them: a call is about to settle it, or
 -- it expires in its own time.
 -- T8: all leases of these workers expire now at the latest.
+-- A13: an error replaces an earlier one; without one, that stays.
 CREATE FUNCTION disown(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
 LANGUAGE plpgsql {{entry}}
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
@@ -105,7 +106,6 @@ BEGIN
 END $$;
 
 -- The leases of these workers, which expire now; all but those of locked jobs. `p_error`: how the workers have ended.
--- A13: an error replaces an earlier one; without one, that stays.
 CREATE FUNCTION expire_leases(p_workers text[], p_clock bigint, p_error jsonb DEFAULT NULL)
 RETURNS TABLE (queue text, id text, owner text) LANGUAGE sql AS $$
     WITH orphan AS MATERIALIZED (

@@ -75,7 +75,7 @@ CREATE TABLE job (
     history jsonb,
     PRIMARY KEY (id, queue)                   -- ids differ, queues hardly do: one comparison per step instead of two
 ) WITH (
-    fillfactor = 85,
+    fillfactor = 50,
     autovacuum_vacuum_scale_factor = 0.02,
     autovacuum_vacuum_insert_scale_factor = 0.2,
     autovacuum_analyze_scale_factor = 0.05,

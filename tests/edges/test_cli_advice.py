@@ -26,7 +26,8 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def advice_on_workers(run: Run, *options: str) -> str:
     found = run("doctor", "--json", *options).objects
-    return next(finding["advice"] for finding in found if finding["check"] == "workers")
+    advice: str = next(finding["advice"] for finding in found if finding["check"] == "workers")
+    return advice
 
 
 def test_doctor_advises_a_worker_for_the_app_in_use(run: Run, shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sqlite_store import QUEUE, store
+from sqlite_store import QUEUE, store, writer_of
 
 from holdfast.files import WriteFile
 from holdfast.model.produce import Enqueue, Group, NewJob
@@ -15,8 +15,8 @@ from holdfast.model.produce import Enqueue, Group, NewJob
 COMMITS = 40
 
 
-def enqueue(number: int) -> Enqueue:
-    return Enqueue(groups=(Group((NewJob(queue=QUEUE, id=f"{number:03d}", task="t"),)),))
+def enqueue(number: int, payload: bytes = b"") -> Enqueue:
+    return Enqueue(groups=(Group((NewJob(queue=QUEUE, id=f"{number:03d}", task="t", payload=payload),)),))
 
 
 def log_sizes(path: Path, *, fast_paths: bool = True, durability: str = "durable") -> list[int]:
@@ -68,3 +68,19 @@ def test_a_disk_without_space_for_the_zeros_refuses_no_job(tmp_path: Path, monke
     sizes = log_sizes(tmp_path / "x.db")
     assert len(set(sizes)) == COMMITS  # what was written of the zeros is gone
     assert ids_in(tmp_path / "copy.db") == ALL_IDS
+
+
+def test_a_log_that_was_truncated_by_another_program_is_not_made_as_long_again(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    engine = store(path)
+    engine.open_now()
+    log = writer_of(engine)._log_file
+    number = 0
+    while log._frames < 1_000 or log._frames < log._grow_at_frame:  # the next commit looks at the length
+        engine.perform_now(enqueue(number, payload=bytes(60_000)))
+        number += 1
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone() == (0, 0, 0)
+    engine.perform_now(enqueue(number))
+    assert path.with_name("x.db-wal").stat().st_size < 1024 * 1024
+    engine.close_now()

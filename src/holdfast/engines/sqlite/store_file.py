@@ -156,6 +156,8 @@ class LogFile:
         self._grow_at_frame = self._frames + FRAMES_AHEAD
         frame_bytes = FRAME_HEADER_BYTES + int.from_bytes(self._header[:4], "big")
         length = self._file.size()
+        if length < HEADER_BYTES + self._frames * frame_bytes:
+            return  # another connection has truncated the log since `measure`; it begins again with this commit
         # One step more than the next look, because `_frames` is rounded down to a step.
         missing = HEADER_BYTES + (self._grow_at_frame + STEP_FRAMES) * frame_bytes - length
         if missing > 0:

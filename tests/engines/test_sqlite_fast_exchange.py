@@ -75,7 +75,7 @@ def enqueue(kind: str) -> Enqueue:
 
 
 def claim(number: int, limit: int, per_queue: int | None = None) -> Claim:
-    tasks = tuple(TaskClaim(task=task, lease_len=30 * SECOND, max_attempts=9) for task in "tuv")
+    tasks = tuple(TaskClaim(task=task, lease_len=(30 + n) * SECOND, max_attempts=9 + n) for n, task in enumerate("tuv"))
     queues = tuple(QueueClaim(queue, tasks, per_queue) for queue in "qr")
     return Claim(claim_id=f"c{number}", worker="w", queues=queues, limit=limit)
 

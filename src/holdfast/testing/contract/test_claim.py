@@ -241,6 +241,20 @@ async def test_each_claim_uses_its_own_lease_and_limits(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.ATTEMPTS)
+async def test_each_job_gets_the_lease_and_limits_of_its_own_task(bench: Bench) -> None:
+    await bench.put(new_job("a", task="t"), new_job("b", task="u"), new_job("c", task="t"))
+    tasks = (
+        task_claim("t", lease_len=MINUTE, max_attempts=4, max_losses=3),
+        task_claim("u", lease_len=HOUR, max_attempts=2, max_losses=1),
+    )
+
+    answer = await bench.engine.claim(bench.claim(queues=(QueueClaim(QUEUE, tasks),), limit=5))
+
+    terms = [(lease.task, lease.lease_len, lease.max_attempts, lease.max_losses) for lease in answer.leases]
+    assert terms == [("t", MINUTE, 4, 3), ("u", HOUR, 2, 1), ("t", MINUTE, 4, 3)]
+
+
+@guarantee(Guarantee.ATTEMPTS)
 async def test_a_job_without_attempts_left_is_still_claimed(bench: Bench) -> None:
     """E-S3: the engine counts attempts, the worker decides; no job stays unclaimed between them."""
     await bench.put(new_job(given=Given(max_attempts=1)))

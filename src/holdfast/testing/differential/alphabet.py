@@ -52,7 +52,7 @@ def _task(task: str, **fields: Any) -> TaskClaim:
     return TaskClaim(task=task, **{"lease_len": LEASE_US, "max_attempts": 3, **fields})
 
 
-_BOTH = (_task("t"), _task("u"))
+_BOTH = (_task("t"), _task("u", max_losses=4))
 
 EVERYTHING = (QueueClaim("q", _BOTH), QueueClaim("r", _BOTH))
 

@@ -33,6 +33,7 @@ NOT_PLAIN: dict[str, dict[str, Any]] = {
     "expires later": {"expires": START_US + 1_000 * SECOND},
     "expired before its claim": {"expires": START_US + 2 * STEP_US},
     "not kept": {"given": Given(result_ttl=0, retention=0)},
+    "kept for its result": {"given": Given(retention=0)},
     "own limits": {"given": Given(max_attempts=3, max_losses=2, lease_len=5 * SECOND)},
     "urgent": {"priority": 7},
     "awaited": {"reply": "p"},
@@ -188,6 +189,32 @@ def test_a_success_is_plain_only_if_it_changes_its_own_job_alone(job: Any, settl
     done = Settlement(queue="q", id="a", token="c.0", target=JobState.SUCCEEDED)
     assert is_plain(running, done)
     assert not is_plain(replace(running, **job), replace(done, **settlement))
+
+
+@pytest.mark.parametrize(
+    ("options", "queue_options"),
+    [
+        ({"limit": 0}, {}),
+        ({"limit": 6}, {}),  # as many as the first queue has
+        ({"limit": 2, "prefetch": 3}, {}),
+        ({}, {"limit": 2}),
+        ({}, {"tasks": (TaskClaim(task="u", lease_len=SECOND, limit=1), TaskClaim(task="t", lease_len=SECOND))}),
+        ({}, {"tasks": ()}),
+    ],
+)
+def test_both_paths_take_as_many_jobs(tmp_path: Path, options: Any, queue_options: Any) -> None:
+    outcomes = []
+    for fast_paths in (True, False):
+        one = Store(tmp_path / f"{fast_paths}.db", fast_paths=fast_paths)
+        one.run(enqueue("in a lane"))
+        whole = claim(1, 20)
+        queues = tuple(replace(queue, **queue_options) for queue in whole.queues)
+        # The cancels read the leases of the same transaction.
+        cancels = [Cancel(queue="qr"[number % 2], ids=(f"{number:02d}",)) for number in range(4)]
+        one.run(Exchange(claim=replace(whole, **{"queues": queues, **options})), *cancels)
+        outcomes.append(one.close())
+    for fast, general in zip(*outcomes, strict=True):
+        assert fast == general
 
 
 def test_a_claim_that_reads_several_pages_of_a_task_keeps_the_order(

@@ -61,7 +61,7 @@ def test_a_disk_without_space_for_the_zeros_refuses_no_job(tmp_path: Path, monke
     write_at = WriteFile.write_at
 
     def write_a_part(file: WriteFile, offset: int, data: bytes) -> None:
-        write_at(file, offset, data[:10_000])
+        write_at(file, offset, data[:300_000])
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(WriteFile, "write_at", write_a_part)
@@ -81,6 +81,10 @@ def test_a_log_that_was_truncated_by_another_program_is_not_made_as_long_again(t
         number += 1
     with closing(sqlite3.connect(path)) as db:
         assert db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone() == (0, 0, 0)
-    engine.perform_now(enqueue(number))
-    assert path.with_name("x.db-wal").stat().st_size < 1024 * 1024
+    sizes = set()
+    for following in range(number, number + 10):
+        engine.perform_now(enqueue(following))
+        sizes.add(path.with_name("x.db-wal").stat().st_size)
+    assert max(sizes) < 1024 * 1024
+    assert len(sizes) <= 3  # and it grows ahead of them again
     engine.close_now()

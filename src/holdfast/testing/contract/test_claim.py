@@ -241,6 +241,21 @@ async def test_each_claim_uses_its_own_lease_and_limits(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.ATTEMPTS)
+async def test_each_task_of_a_claim_has_its_own_lease_and_limits(bench: Bench) -> None:
+    await bench.put(new_job("1", task="x"), new_job("2", task="y"), new_job("3", task="x"))
+    x = task_claim("x", max_attempts=3, max_losses=2, lease_len=HOUR)
+    y = task_claim("y", max_attempts=5, max_losses=6, lease_len=MINUTE)
+
+    leases = await bench.take(3, queues=(QueueClaim(QUEUE, (x, y)),))
+
+    assert [(lease.id, lease.max_attempts, lease.max_losses, lease.lease_len) for lease in leases] == [
+        ("1", 3, 2, HOUR),
+        ("2", 5, 6, MINUTE),
+        ("3", 3, 2, HOUR),
+    ]
+
+
+@guarantee(Guarantee.ATTEMPTS)
 async def test_a_job_without_attempts_left_is_still_claimed(bench: Bench) -> None:
     """E-S3: the engine counts attempts, the worker decides; no job stays unclaimed between them."""
     await bench.put(new_job(given=Given(max_attempts=1)))

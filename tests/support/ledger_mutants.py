@@ -130,7 +130,7 @@ MUTANTS = (
         "losses",
     ),
     Mutant("a renewal keeps the error of a death", "leases._renew", ", loss_error=None", "", "disown"),
-    Mutant("the error of a death outlives the lease", "ends.finish", "loss_error=None,", "", "disown"),
+    Mutant("the error of a death outlives the lease", "ends.ended_record", "loss_error=None,", "", "disown"),
     Mutant(
         "a worker that is disowned again gets no error",
         "leases.disown",

@@ -369,10 +369,10 @@ MUTANTS = (
     Mutant(
         "a claim gives all jobs the terms of its last task",
         "engines/sqlite/fast_claim.py",
-        "        streams = [_in_order(self.ready(queue, task.task, about), task) for task in tasks]\n",
-        "        streams = [_in_order(self.ready(queue, task.task, about), tasks[-1]) for task in tasks]\n",
+        "        streams = [_in_claim_order(self.ready(queue, task.task, about), task) for task in tasks]\n",
+        "        streams = [_in_claim_order(self.ready(queue, task.task, about), tasks[-1]) for task in tasks]\n",
         "A job has the lease length of another task, and is reaped while it runs.",
-        ("tests/contract/suite.py::test_claim::test_each_job_gets_the_lease_and_limits_of_its_own_task",),
+        ("tests/contract/suite.py::test_claim::test_each_task_of_a_claim_has_its_own_lease_and_limits",),
     ),
     Mutant(
         "a fast claim prefetches nothing",

@@ -53,7 +53,7 @@ class PlainClaims(SqliteState):
         if len(tasks) == 1:
             return zip(self.ready(queue, tasks[0].task, left), repeat(tasks[0]))
         about = left // len(tasks) + 1
-        streams = [_in_order(self.ready(queue, task.task, about), task) for task in tasks]
+        streams = [_in_claim_order(self.ready(queue, task.task, about), task) for task in tasks]
         return map(itemgetter(3, 4), merge(*streams))
 
     def _write_leases(self, queue: str, rows: list[Any]) -> None:
@@ -63,7 +63,6 @@ class PlainClaims(SqliteState):
             self.count_moves(queue, QUEUED, RUNNING, len(rows))
 
 
-def _in_order(jobs: Iterator[JobRecord], task: TaskClaim) -> Iterator[tuple[int, int, int, JobRecord, TaskClaim]]:
-    """Each job and its terms, behind its place in claim order."""
-    for job in jobs:
-        yield -job.priority, job.due, job.arrival, job, task  # S2
+def _in_claim_order(jobs: Iterator[JobRecord], task: TaskClaim) -> Iterator[tuple[int, int, int, JobRecord, TaskClaim]]:
+    # S2: priority, due, arrival.
+    return ((-job.priority, job.due, job.arrival, job, task) for job in jobs)

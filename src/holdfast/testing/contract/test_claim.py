@@ -241,17 +241,18 @@ async def test_each_claim_uses_its_own_lease_and_limits(bench: Bench) -> None:
 
 
 @guarantee(Guarantee.ATTEMPTS)
-async def test_each_job_gets_the_lease_and_limits_of_its_own_task(bench: Bench) -> None:
-    await bench.put(new_job("a", task="t"), new_job("b", task="u"), new_job("c", task="t"))
-    tasks = (
-        task_claim("t", lease_len=MINUTE, max_attempts=4, max_losses=3),
-        task_claim("u", lease_len=HOUR, max_attempts=2, max_losses=1),
-    )
+async def test_each_task_of_a_claim_has_its_own_lease_and_limits(bench: Bench) -> None:
+    await bench.put(new_job("1", task="x"), new_job("2", task="y"), new_job("3", task="x"))
+    x = task_claim("x", max_attempts=3, max_losses=2, lease_len=HOUR)
+    y = task_claim("y", max_attempts=5, max_losses=6, lease_len=MINUTE)
 
-    answer = await bench.engine.claim(bench.claim(queues=(QueueClaim(QUEUE, tasks),), limit=5))
+    leases = await bench.take(3, queues=(QueueClaim(QUEUE, (x, y)),))
 
-    terms = [(lease.task, lease.lease_len, lease.max_attempts, lease.max_losses) for lease in answer.leases]
-    assert terms == [("t", MINUTE, 4, 3), ("u", HOUR, 2, 1), ("t", MINUTE, 4, 3)]
+    assert [(lease.id, lease.max_attempts, lease.max_losses, lease.lease_len) for lease in leases] == [
+        ("1", 3, 2, HOUR),
+        ("2", 5, 6, MINUTE),
+        ("3", 3, 2, HOUR),
+    ]
 
 
 @guarantee(Guarantee.ATTEMPTS)

@@ -19,24 +19,23 @@ from holdfast.transactions.connection import Mode
 from holdfast.transactions.sqlite import SqliteUser
 
 
-def only_callers_can_commit(callers: Iterable[FrameType], own: type[sqlite3.Connection]) -> bool:
+def only_callers_can_commit(callers: Iterable[FrameType]) -> bool:
     """True if the calling code has a transaction, and no other code of the process has one.
 
     `callers`: the innermost frames of the threads that wait.
-    `own`: the class of the connections that do not count, because they never hold the lock while they wait for it.
     """
-    found = [db for frame in callers for db in _of_callers(frame) if _is_in_transaction(db)]
-    return bool(found) and all(db in found for db in _in_transaction() if not isinstance(db, own))
+    found = [db for frame in callers for db in _of_callers(frame) if is_in_transaction(db)]
+    return bool(found) and all(db in found for db in _in_transaction())
 
 
 def _in_transaction() -> Iterator[sqlite3.Connection]:
     """All connections of the process that are in a transaction."""
     for one in gc.get_objects():
-        if issubclass(type(one), sqlite3.Connection) and _is_in_transaction(one):
+        if issubclass(type(one), sqlite3.Connection) and is_in_transaction(one):
             yield one
 
 
-def _is_in_transaction(db: sqlite3.Connection) -> bool:
+def is_in_transaction(db: sqlite3.Connection) -> bool:
     try:
         return db.in_transaction
     except sqlite3.Error:  # it is closed

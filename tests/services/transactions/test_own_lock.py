@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlite_store
 from opened_engine import opened_engine
 from user_transactions import Store
 
 from holdfast import EngineUnavailable
 from holdfast.engines import open_engine
+from holdfast.engines.sqlite.lock_holder import check_wait_can_end
 from holdfast.model.produce import Group, NewJob
 
 AT_THE_GATE = """
@@ -189,6 +191,20 @@ asyncio.run(main())
 print(jobs.control.status("default").depth)
 """
     assert run(program, tmp_path / "shop.db") == "1\n"
+
+
+def test_a_call_waits_for_a_batch_of_another_engine_of_its_process(tmp_path: Path) -> None:
+    """Also if its caller has a transaction of another file."""
+    engine = sqlite_store.store(tmp_path / "x.db")
+    engine.open_now()
+    writer = sqlite_store.writer_of(engine).connection
+    orders = sqlite3.connect(tmp_path / "orders.db", isolation_level=None)
+    orders.execute("BEGIN IMMEDIATE")
+    writer.execute("BEGIN IMMEDIATE")
+    check_wait_can_end(str(tmp_path / "x.db"))
+    writer.execute("ROLLBACK")
+    orders.close()
+    engine.close_now()
 
 
 @pytest.fixture

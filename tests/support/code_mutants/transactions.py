@@ -135,7 +135,7 @@ MUTANTS = (
     Mutant(
         "a call that waits for itself is not noticed",
         "engines/sqlite/lock_holder.py",
-        "    if all_wait or only_callers_can_commit(callers, EngineConnection):",
+        "    if all_wait or only_callers_can_commit(callers):",
         "    if False:",
         "An enqueue inside the caller's own session blocks for the whole busy timeout.",
         (f"{T}/test_own_lock.py::test_a_call_that_would_wait_for_itself_fails_soon_and_names_the_option",),
@@ -143,7 +143,7 @@ MUTANTS = (
     Mutant(
         "a call that waits for itself is noticed only if all threads wait",
         "engines/sqlite/lock_holder.py",
-        "    if all_wait or only_callers_can_commit(callers, EngineConnection):",
+        "    if all_wait or only_callers_can_commit(callers):",
         "    if all_wait:",
         "In a web server an enqueue inside the caller's own session blocks for the whole busy timeout.",
         (f"{T}/test_own_lock.py::test_a_call_that_would_wait_for_itself_fails_soon_beside_another_thread",),
@@ -151,7 +151,7 @@ MUTANTS = (
     Mutant(
         "a transaction of another thread does not count",
         "transactions/in_stack.py",
-        "    return bool(found) and all(db in found for db in _in_transaction() if not isinstance(db, own))",
+        "    return bool(found) and all(db in found for db in _in_transaction())",
         "    return bool(found)",
         "An enqueue fails although a transaction of another thread ends a moment later.",
         (
@@ -161,9 +161,17 @@ MUTANTS = (
     Mutant(
         "a wait for the write lock fails while another thread can commit",
         "engines/sqlite/lock_holder.py",
-        "    if all_wait or only_callers_can_commit(callers, EngineConnection):",
+        "    if all_wait or only_callers_can_commit(callers):",
         "    if True:",
         "An enqueue fails although a transaction of another thread ends a moment later.",
         (f"{T}/test_own_lock.py::test_a_call_waits_for_a_transaction_that_another_thread_commits",),
+    ),
+    Mutant(
+        "a transaction of the engine itself does not count",
+        "engines/sqlite/lock_holder.py",
+        " or was_ours or CONNECTIONS.any_in_transaction():",
+        ":",
+        "An enqueue fails because another engine of the process writes a large batch.",
+        (f"{T}/test_own_lock.py::test_a_call_waits_for_a_batch_of_another_engine_of_its_process",),
     ),
 )

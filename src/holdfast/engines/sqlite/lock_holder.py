@@ -13,7 +13,7 @@ another process may be at the gate meanwhile and wait for the same transaction: 
 
 import os
 
-from holdfast.engines.sqlite.connections_at_fork import EngineConnection
+from holdfast.engines.sqlite.connections_at_fork import CONNECTIONS
 from holdfast.errors import EngineUnavailable, UsageError
 from holdfast.file_locks import LockHolder
 from holdfast.runtime import waiting_threads
@@ -51,10 +51,12 @@ def holder_of(path: str) -> LockHolder:
 
 def check_wait_can_end(path: str) -> None:
     """`UsageError` if this process has the lock, and no code that could release it can run."""
-    if not holder_of(path).is_this_process:
+    # Asked before and after, because a transaction of an engine may begin or end meanwhile. It ends without the caller.
+    was_ours = CONNECTIONS.any_in_transaction()
+    if not holder_of(path).is_this_process or was_ours or CONNECTIONS.any_in_transaction():
         return
     all_wait, callers = waiting_threads(OWN_THREADS, WAITING_IN)
-    if all_wait or only_callers_can_commit(callers, EngineConnection):
+    if all_wait or only_callers_can_commit(callers):
         raise UsageError(
             f"This call would wait for itself: {path} is locked by a transaction that your own code has "
             "open, a session or a connection, and no other code can commit it. Nothing was written. Enqueue as "

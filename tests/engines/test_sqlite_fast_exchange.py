@@ -1,8 +1,10 @@
 """The fast paths of an exchange on SQLite: the same answers, notifications and rows as on the general path."""
 
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -15,13 +17,13 @@ from holdfast.engines.sqlite.rows import unpack_job, unpack_queue
 from holdfast.engines.sqlite.writer import Writer
 from holdfast.model.command import Command
 from holdfast.model.instants import SECOND, At, Instant
-from holdfast.model.job import Given, JobKey, JobRecord, ProgressRecord
-from holdfast.model.observe import Audit
-from holdfast.model.operate import Cancel
+from holdfast.model.job import Given, JobKey, JobRecord, KeyScope, ProgressRecord
+from holdfast.model.observe import Audit, Prune
+from holdfast.model.operate import Cancel, Pause, Resume
 from holdfast.model.produce import Enqueue, Group, NewJob, Parent, PoolPlace
 from holdfast.model.states import JobState, Reason
 from holdfast.model.text import ErrorInfo
-from holdfast.model.work import Claim, Disown, Exchange, Lease, QueueClaim, Settlement, TaskClaim
+from holdfast.model.work import Claim, Disown, Exchange, ExchangeAnswer, Lease, QueueClaim, Settlement, Start, TaskClaim
 
 START_US: Instant = 2 * 10**15
 """Later than the clock of any host that runs this."""
@@ -120,8 +122,10 @@ class Store:
             jobs = [(*row[:-1], unpack_job(row[-1])) for row in db.execute("SELECT * FROM holdfast_job")]
             queues = [(name, unpack_queue(body)) for name, body in db.execute("SELECT name, body FROM holdfast_queue")]
             counts = db.execute("SELECT q, state, n FROM holdfast_count WHERE n <> 0").fetchall()
-            lanes = db.execute("SELECT * FROM holdfast_lane").fetchall()
-        return [self.results, jobs, queues, counts, lanes]
+            others = [
+                db.execute(f"SELECT * FROM holdfast_{name}").fetchall() for name in ("lane", "edge", "small_record")
+            ]
+        return [self.results, jobs, queues, counts, others]
 
 
 def work(store: Store, kind: str) -> None:
@@ -156,16 +160,24 @@ def work(store: Store, kind: str) -> None:
         leases = list(answer.leases)
 
 
-@pytest.mark.parametrize("kind", NOT_PLAIN)
-def test_both_paths_settle_and_claim_alike(tmp_path: Path, kind: str) -> None:
+def same_outcome(folder: Path, work: Callable[[Store], None]) -> list[Any]:
+    """Do the work on a store with the fast paths and on one without them, and compare the two."""
     outcomes = []
     for fast_paths in (True, False):
-        one = Store(tmp_path / f"{fast_paths}.db", fast_paths=fast_paths)
-        work(one, kind)
+        for file in folder.glob("x.db*"):
+            file.unlink()
+        one = Store(folder / "x.db", fast_paths=fast_paths)
+        work(one)
         outcomes.append(one.close())
     for fast, general in zip(*outcomes, strict=True):
         assert fast == general
-    states = [job.state for *_, job in outcomes[0][1]]
+    return outcomes[0]
+
+
+@pytest.mark.parametrize("kind", NOT_PLAIN)
+def test_both_paths_settle_and_claim_alike(tmp_path: Path, kind: str) -> None:
+    outcome = same_outcome(tmp_path, lambda one: work(one, kind))
+    states = [job.state for *_, job in outcome[1]]
     assert states.count(JobState.SUCCEEDED) > 6
 
 
@@ -203,18 +215,17 @@ def test_a_success_is_plain_only_if_it_changes_its_own_job_alone(job: Any, settl
     ],
 )
 def test_both_paths_take_as_many_jobs(tmp_path: Path, options: Any, queue_options: Any) -> None:
-    outcomes = []
-    for fast_paths in (True, False):
-        one = Store(tmp_path / f"{fast_paths}.db", fast_paths=fast_paths)
+    whole = claim(1, 20)
+    queues = tuple(replace(queue, **queue_options) for queue in whole.queues)
+    exchange = Exchange(claim=replace(whole, **{"queues": queues, **options}))
+    # The cancels read the leases of the same transaction.
+    cancels = [Cancel(queue="qr"[number % 2], ids=(f"{number:02d}",)) for number in range(4)]
+
+    def take_and_cancel(one: Store) -> None:
         one.run(enqueue("in a lane"))
-        whole = claim(1, 20)
-        queues = tuple(replace(queue, **queue_options) for queue in whole.queues)
-        # The cancels read the leases of the same transaction.
-        cancels = [Cancel(queue="qr"[number % 2], ids=(f"{number:02d}",)) for number in range(4)]
-        one.run(Exchange(claim=replace(whole, **{"queues": queues, **options})), *cancels)
-        outcomes.append(one.close())
-    for fast, general in zip(*outcomes, strict=True):
-        assert fast == general
+        one.run(exchange, *cancels)
+
+    same_outcome(tmp_path, take_and_cancel)
 
 
 def test_a_claim_that_reads_several_pages_of_a_task_keeps_the_order(
@@ -228,3 +239,108 @@ def test_a_claim_that_reads_several_pages_of_a_task_keeps_the_order(
     assert len(order) == 12
     assert order == sorted(order)
     one.close()
+
+
+# Random work
+
+
+class RandomWork:
+    """Commands made from a seed and the leases so far. Two jobs of three, and most outcomes, are plain."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def __call__(self, one: Store) -> None:
+        self._random = Random(self._seed)
+        self._names: list[JobKey] = []
+        self._leases: list[Lease] = []
+        self._claims = 0
+        for _ in range(self._random.randrange(6, 16)):
+            for answer in one.run(*(self._command() for _ in range(self._random.choice((1, 1, 2, 3))))):
+                if isinstance(answer, ExchangeAnswer):
+                    self._leases += answer.leases
+
+    def _is(self, probability: float) -> bool:
+        return self._random.random() < probability
+
+    def _command(self) -> Command[Any]:
+        pick = self._random.random()
+        if pick < 0.3 or not self._names:
+            return Enqueue(groups=tuple(Group((self._job(),)) for _ in range(self._random.randrange(1, 9))))
+        if pick < 0.88:
+            return self._exchange()
+        if pick < 0.92:
+            name = self._random.choice(self._names)
+            return Cancel(queue=name.queue, ids=(name.id,))
+        if pick < 0.95:
+            return Disown(workers=("w",), error=ErrorInfo("Killed", "signal 9", ""))
+        return Prune() if pick < 0.97 else self._random.choice((Pause, Resume))(queue="q", lane=None)
+
+    def _job(self) -> NewJob:
+        choice = self._random.choice
+        options: dict[str, Any] = {}
+        for option, values in JOB_OPTIONS.items():
+            if self._is(0.05):
+                options[option] = choice(values)
+        if self._names and self._is(0.05):
+            options["parents"] = (Parent(choice(self._names)),)
+        job = NewJob(queue=choice("qr"), id=f"{len(self._names):03d}", task=choice("tuv"), payload=b"1", **options)
+        self._names.append(JobKey(job.queue, job.id))
+        return job
+
+    def _exchange(self) -> Exchange:
+        choice, recent = self._random.choice, self._leases[-20:]
+        settlements = tuple(self._settlement(lease) for lease in recent for _ in range(choice((0, 1, 1, 1, 2))))
+        starts = tuple(Start(lease.queue, lease.id, lease.token) for lease in recent if self._is(0.1))
+        self._claims += self._is(0.9)  # else it is sent again
+        tasks = tuple(
+            TaskClaim(task=task, lease_len=choice((2, 30)) * SECOND, limit=1 if self._is(0.05) else None)
+            for task in self._random.sample("tuv", self._random.randrange(1, 4))
+        )
+        queues = tuple(QueueClaim(queue, tasks, 2 if self._is(0.05) else None) for queue in choice(("q", "qr", "rq")))
+        limit, prefetch = choice((0, 1, 3, 8)), choice((0, 0, 0, 2))
+        wanted = Claim(claim_id=f"c{self._claims}", worker="w", queues=queues, limit=limit, prefetch=prefetch)
+        return Exchange(settlements=settlements, starts=starts, claim=wanted if self._is(0.8) else None)
+
+    def _settlement(self, lease: Lease) -> Settlement:
+        targets = (JobState.RETRYING, JobState.FAILED, JobState.CANCELLED, JobState.SCHEDULED, JobState.QUEUED)
+        target = self._random.choice(targets) if self._is(0.2) else JobState.SUCCEEDED
+        options = {name: value for name, value in SETTLEMENT_OPTIONS.items() if self._is(0.05)}
+        return Settlement(queue=lease.queue, id=lease.id, token=lease.token, target=target, **options)
+
+
+JOB_OPTIONS: dict[str, tuple[Any, ...]] = {
+    "lane": ("L", "M"),
+    "pool": (PoolPlace(1), PoolPlace(2)),
+    "expires": (START_US + 9 * STEP_US, START_US + 99 * STEP_US),
+    "priority": (-3, 5),
+    "reply": ("p",),
+    "due": (START_US + 5 * STEP_US, START_US + 15 * STEP_US),
+    "given": (Given(result_ttl=0, retention=0), Given(retention=0), Given(max_attempts=2, lease_len=3 * SECOND)),
+    "unique_key": ("k",),
+    "key_scope": tuple(KeyScope),
+    "key_window": (SECOND, 100 * SECOND),
+}
+SETTLEMENT_OPTIONS: dict[str, Any] = {
+    "error": ErrorInfo("E", "message", "trace"),
+    "reason": Reason.WORKER_LOST,
+    "note": "noted",
+    "progress": ProgressRecord(0.5, "half"),
+    "result": b"1",
+    "result_ttl": 0,
+    "retention": 0,
+    "refund": True,
+    "loss": True,
+    "listed_expiry": START_US,
+}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_both_paths_do_random_work_alike(tmp_path: Path, seed: int) -> None:
+    same_outcome(tmp_path, RandomWork(seed))
+
+
+@pytest.mark.long
+def test_both_paths_do_much_random_work_alike(tmp_path: Path) -> None:
+    for seed in range(1_000, 1_600):
+        same_outcome(tmp_path, RandomWork(seed))

@@ -372,7 +372,7 @@ MUTANTS = (
         "        streams = [_in_claim_order(self.ready(queue, task.task, about), task) for task in tasks]\n",
         "        streams = [_in_claim_order(self.ready(queue, task.task, about), tasks[-1]) for task in tasks]\n",
         "A job has the lease length of another task, and is reaped while it runs.",
-        ("tests/contract/suite.py::test_claim::test_each_task_of_a_claim_has_its_own_lease_and_limits",),
+        ("tests/contract/suite.py::test_claim_options::test_each_task_of_a_claim_has_its_own_lease_and_limits",),
     ),
     Mutant(
         "a fast claim prefetches nothing",

@@ -53,11 +53,7 @@ class PlainClaims(SqliteState):
         if len(tasks) == 1:
             return zip(self.ready(queue, tasks[0].task, left), repeat(tasks[0]))
         about = left // len(tasks) + 1
-        # S2: priority, due, arrival.
-        streams = [
-            ((-job.priority, job.due, job.arrival, job, task) for job in self.ready(queue, task.task, about))
-            for task in tasks
-        ]
+        streams = [_in_claim_order(self.ready(queue, task.task, about), task) for task in tasks]
         return map(itemgetter(3, 4), merge(*streams))
 
     def _write_leases(self, queue: str, rows: list[Any]) -> None:
@@ -65,3 +61,8 @@ class PlainClaims(SqliteState):
         if rows:
             self.db.many("update_job_lease", rows)
             self.count_moves(queue, QUEUED, RUNNING, len(rows))
+
+
+def _in_claim_order(jobs: Iterator[JobRecord], task: TaskClaim) -> Iterator[tuple[int, int, int, JobRecord, TaskClaim]]:
+    # S2: priority, due, arrival.
+    return ((-job.priority, job.due, job.arrival, job, task) for job in jobs)

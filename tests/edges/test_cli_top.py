@@ -77,6 +77,8 @@ def test_latencies_and_errors_come_from_events() -> None:
     for number in range(7):
         latencies.add(events.Failed(at=number, error=ErrorInfo("E", "", ""), **job))
     latencies.add(events.Retrying(at=9, **job))  # released: no error
+    latencies.add(events.Retrying(at=SECOND, **job))
+    assert latencies.ran(2 * SECOND).measured == 100, "what never began has not run for 0 s"
     assert [event.at for event in latencies.errors()] == [6, 5, 4, 3, 2]
 
 

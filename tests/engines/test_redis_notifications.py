@@ -102,6 +102,22 @@ async def test_what_is_sent_before_a_late_subscription_is_notified(private: Redi
         may_go_on.set()
 
 
+# N1
+async def test_a_late_subscription_does_not_wait_for_a_topic_that_is_dropped_meanwhile(start: Start) -> None:
+    """Else the other topics are not notified, and it stays in the list for ever."""
+    process, may_go_on = start(), threading.Event()
+    process.notifier._on_loop(lambda: may_go_on.wait(60))
+    try:
+        with process.topics.subscribe("queue:a") as kept:
+            with process.topics.subscribe("reply:1"):
+                process.notifier.subscribe_again()
+            may_go_on.set()
+            assert await kept.wait(30) == {"queue:a"}
+            await eventually(lambda: not process.notifier._waiters)
+    finally:
+        may_go_on.set()
+
+
 async def test_a_topic_that_is_dropped_and_wanted_again_at_once_is_confirmed(start: Start) -> None:
     """Else every later subscription to it would wait for the whole time limit."""
     process = start()

@@ -95,7 +95,8 @@ class Latencies:
                 case events.Succeeded():
                     self._ran.append((event.at, event.ran))
                 case events.Retrying() | events.Failed():
-                    self._ran.append((event.at, event.ran))
+                    if event.ran:  # else it was released before it began, or reaped
+                        self._ran.append((event.at, event.ran))
                     if event.error is not None or isinstance(event, events.Failed):
                         self._errors.append(event)
 

@@ -33,6 +33,7 @@ class LeasedAttempt:
         "progress",
         "ran_us",
         "renewed_at",
+        "reported_progress",
         "sent_progress",
         "settlement",
         "transaction_settlement",
@@ -61,6 +62,8 @@ class LeasedAttempt:
         self.abort_reason: AbortReason | None = None
         self.progress: ProgressRecord | None = None
         self.sent_progress: ProgressRecord | None = None
+        self.reported_progress: ProgressRecord | None = None
+        """The last one that listeners got."""
         self._context: Context[Any] | None = None
 
     @property

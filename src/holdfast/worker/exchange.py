@@ -154,8 +154,7 @@ class Exchanger(Service):
     async def tick(self) -> float | None:
         if self._unusable:
             await self._give_back_unusable()
-        if self._accepting:
-            self._start_waiting()
+        self.start_waiting()
         in_parallel = self.parallel_claim is not None and len(self._unsettled) >= SETTLE_SEPARATELY_FROM
         if in_parallel and self.parallel_claim is not None:
             self.parallel_claim.wake()
@@ -312,9 +311,9 @@ class Exchanger(Service):
             _logger.exception("%d leases could not be given back; they will expire.", len(settlements))
         del self._unusable[: len(settlements)]
 
-    def _start_waiting(self) -> None:
+    def start_waiting(self) -> None:
         """Start the waiting attempts that may start now. The next exchange sends their starts to the store."""
-        startable = self._slots.pop_startable()
+        startable = self._slots.pop_startable() if self._accepting else ()
         if startable:
             self._started += [attempt for attempt in startable if attempt.lease.state is JobState.ASSIGNED]
             self._report_started(startable, self.engine_now())

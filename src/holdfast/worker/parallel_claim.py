@@ -36,6 +36,7 @@ class ParallelClaim(Service):
         """How many attempts had ended then."""
 
     async def tick(self) -> float | None:
+        self._exchanger.start_waiting()  # slots may be free: the exchanger does it when its exchange is answered
         self._release_waiting()
         claim = first = self._exchanger.next_claim()
         while claim is not None:

@@ -86,7 +86,7 @@ class Recycler(Service):
             self._stop(StopReason.MAX_MEMORY, f"it has {memory / MIB:.0f} MiB of memory; max_memory is {limit}")
 
     def _stop(self, reason: StopReason, cause: str) -> None:
-        self._slots.close()  # at once: a claim in flight may still bring jobs, for the slots it has reserved
+        self._slots.close()  # at once: jobs that a claim in flight brings are released
         if not self._stop_request.is_requested:
             _logger.info("Worker %s is recycled: %s.", shown(self._worker), cause)
             self._stop_request.request(None, reason)

@@ -44,8 +44,6 @@ class Reporter:
         """Queues in which a job has ended since the store was last asked whether they are empty."""
         self._settled_in_lane: dict[tuple[str, str | None], LeasedAttempt] = {}
         """By queue and lane: attempts with a settlement in a transaction of their own, for events in order."""
-        self._progress: dict[str, ProgressRecord] = {}
-        """By the token of the lease: the progress of running attempts that was reported last."""
         self.has_listeners = False
         """True if a listener wants events about the ends of attempts."""
 
@@ -75,8 +73,8 @@ class Reporter:
             self._report_progress(attempt, progress, at)
 
     def _report_progress(self, attempt: LeasedAttempt, progress: ProgressRecord | None, at: Instant) -> None:
-        if progress is not None and self._progress.get(attempt.lease.token) != progress:
-            self._progress[attempt.lease.token] = progress
+        if progress is not None and attempt.reported_progress != progress:
+            attempt.reported_progress = progress
             self._emit(events.Progressed, attempt.lease, at, fraction=progress.fraction, note=progress.note)
 
     # Ends inside a transaction of the handler
@@ -116,12 +114,10 @@ class Reporter:
                 return
         match status:
             case SettleStatus.LOST | SettleStatus.GONE:
-                self._progress.pop(lease.token, None)
                 if attempt.abort_reason is not AbortReason.OWNERSHIP_LOST:  # else it was reported when it was aborted
                     self.ownership_lost(attempt, at)
                 return
             case SettleStatus.CANCELLED_INSTEAD:
-                self._progress.pop(lease.token, None)
                 self._emit(events.Cancelled, lease, at, reason=Reason.ASKED)
                 return
             case SettleStatus.BUSY:
@@ -129,7 +125,6 @@ class Reporter:
             case SettleStatus.APPLIED:
                 pass
         self._report_progress(attempt, settlement.progress or attempt.sent_progress, at)
-        self._progress.pop(lease.token, None)
         match settlement.target:
             case JobState.SUCCEEDED:
                 self._emit(events.Succeeded, lease, at, ran=attempt.ran_us)

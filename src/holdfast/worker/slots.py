@@ -29,7 +29,7 @@ class Slots:
         self.ended_count = 0
         """Attempts whose handlers have ended."""
         self.closed = False
-        """True: no job is claimed for a slot, and no attempt that waits starts."""
+        """True: no job is claimed for a slot, and no attempt starts that waits or comes now."""
 
     @property
     def free_slots(self) -> int:
@@ -49,7 +49,7 @@ class Slots:
         """Add a new lease. True if its handler may start at once."""
         self.attempts[attempt.lease.token] = attempt
         attempt.plan.held_count += 1
-        if attempt.lease.state is JobState.ASSIGNED or self.busy >= self.size:
+        if attempt.lease.state is JobState.ASSIGNED or self.busy >= self.size or self.closed:
             self.assigned.append(attempt)
             return False
         self._occupy(attempt)

@@ -153,6 +153,22 @@ async def test_a_prefetched_job_waits_for_a_slot_of_its_queue() -> None:
     assert len(slots.pop_startable()) == 1
 
 
+async def test_no_job_starts_that_comes_when_the_worker_has_run_max_jobs() -> None:
+    """The claim was made before. With claims ahead it may bring a job for every slot."""
+    app, engine = faulty(MinimalTask(noop))
+    await app.put(app.job("noop"))
+    tasks = (TaskClaim(task="noop", lease_len=30 * SECOND),)
+    claim = Claim(claim_id="c", worker="w", queues=(QueueClaim("default", tasks),), limit=1)
+    threads = HandlerThreads(app.runtime)
+    plan = ExecutionPlan(app.registry["noop"], worker="w", state=None, middleware=(), handler_threads=threads)
+    slots = Slots(2)
+    slots.close()
+    (lease,) = (await engine.claim(claim)).leases
+    assert not slots.admit(LeasedAttempt(lease, plan, app.runtime.boot()))
+    assert [attempt.lease for attempt in slots.take_back_all()] == [lease], "the worker that stops releases it"
+    assert slots.busy == plan.held_count == 0
+
+
 async def test_a_lease_whose_answer_came_after_its_fence_is_given_back_unstarted() -> None:
     gated, runtime = GatedHandler(), SystemRuntime()
     app, engine = faulty(gated.task(lease=30 * SECOND), runtime=runtime)

@@ -31,6 +31,8 @@ class RemoteEngine(FailingEngine):
         """Handlers that have run."""
         self.leased = self.settled = self.most_held = self.most_unrun = 0
         self.settlement_s = 0.0
+        self.may_settle = asyncio.Event()
+        self.may_settle.set()
 
     async def perform(self, command: Command[A]) -> A:
         if not isinstance(command, Exchange):
@@ -38,6 +40,8 @@ class RemoteEngine(FailingEngine):
         if command.claim is not None:
             self.most_unrun = max(self.most_unrun, self.leased - self.ran)
         await asyncio.sleep(self.settlement_s if command.settlements else 0)
+        if command.settlements:
+            await self.may_settle.wait()
         answer = self.perform_now(command)
         if isinstance(answer, ExchangeAnswer):
             self.leased += len(answer.leases)
@@ -125,3 +129,25 @@ async def test_jobs_claimed_ahead_that_find_no_slot_are_released(monkeypatch: py
         gated.gate.set()
         await eventually(lambda: engine.settled == 7 * SLOTS)
     assert await app.counts() == {JobState.SUCCEEDED: 6 * SLOTS}
+
+
+async def test_jobs_claimed_ahead_start_in_free_slots_while_a_settlement_is_in_flight(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(parallel_claim, "AHEAD_UP_TO", 100)
+    one, others, last = GatedHandler(), GatedHandler(), GatedHandler()
+    app, engine = remote(one.task("one"), others.task("others"), last.task("last"))
+    await app.put(*(app.job("short") for _ in range(4 * SLOTS)), app.job("one"))
+    await app.put(*(app.job("others") for _ in range(SLOTS - 1)), *(app.job("last") for _ in range(SLOTS)))
+    async with app.worker(concurrency=SLOTS) as worker:
+        await eventually(lambda: len(slots_of(worker).assigned) == SLOTS and engine.settled == 4 * SLOTS)
+        engine.may_settle.clear()
+        one.gate.set()
+        await last.started.calls(1)
+        others.gate.set()
+        last.gate.set()
+        try:
+            await last.started.calls(SLOTS)
+        finally:
+            engine.may_settle.set()
+        await eventually(lambda: engine.settled == 6 * SLOTS)

@@ -106,3 +106,23 @@ async def test_each_progress_is_reported_once_and_none_after_the_end(jobs: App[o
             reporter.progressed(*late[0])
     assert seen[-1] == "succeeded"
     assert seen.count("progress 0.5") == 1
+
+
+async def test_a_worker_without_listeners_keeps_no_progress_of_ended_jobs(jobs: App[object]) -> None:
+    @jobs.task
+    async def packs(ctx: Context) -> None:
+        ctx.progress(0.5)
+        services.keeper.renew_now()
+        attempt: Any = ctx._attempt
+        await eventually(lambda: attempt.sent_progress, "the keeper to send it")
+        await asyncio.sleep(0.01)  # the keeper reports it to the event loop
+
+    async with jobs:
+        job = await packs.aenqueue()
+        worker = jobs.worker()
+        async with worker:
+            services: Any = worker._services
+            await job.aresult(timeout=60)
+            await eventually(lambda: not services.exchanger.has_unsettled, "the end")
+            kept = [value for value in vars(services._reporter).values() if isinstance(value, dict) and value]
+    assert kept == []

@@ -380,7 +380,7 @@ MUTANTS = (
     Mutant(
         "a job claimed ahead starts without a slot",
         "worker/slots.py",
-        "if attempt.lease.state is JobState.ASSIGNED or self.busy >= self.size:",
+        "if attempt.lease.state is JobState.ASSIGNED or self.busy >= self.size or self.closed:",
         "if attempt.lease.state is JobState.ASSIGNED:",
         "More handlers run than there are slots.",
         ("tests/services/worker/test_parallel_claim.py",),

@@ -94,9 +94,8 @@ class ChannelNotifier(NotifierThread):
     def subscribe(self, topics: Iterable[str]) -> None:
         """There is a new local subscription to these topics: receive them from other processes."""
         names = frozenset(topics)
-        channels = [f"{prefix}{topic}" for topic in names for prefix in self._routes.prefixes(topic)]
-        if not self._wait_confirmed(channels) and not self._is_down:  # a reconnect notifies every topic
-            self._notify_when_confirmed(names, channels)
+        if not self._wait_confirmed(self._channels_of(names)) and not self._is_down:  # a reconnect notifies every topic
+            self._notify_when_confirmed(names)
 
     def join_worker(self, worker: str) -> None:
         """Subscribe to the channel of a worker of this process, by which others see that it lives."""
@@ -122,6 +121,9 @@ class ChannelNotifier(NotifierThread):
         """A server of a cluster gets its first connection when it gets its first channel: until then it is not down."""
         return any(subscriber.is_down for subscriber in tuple(self._subscribers.values()))
 
+    def _channels_of(self, topics: frozenset[str]) -> list[str]:
+        return [f"{prefix}{topic}" for topic in topics for prefix in self._routes.prefixes(topic)]
+
     def _channel_of(self, worker: str) -> str:
         return f"{self.worker_prefix}{worker}"
 
@@ -143,16 +145,15 @@ class ChannelNotifier(NotifierThread):
         self._waiters.remove(look)
         return confirmed.is_set()
 
-    def _notify_when_confirmed(self, topics: frozenset[str], channels: list[str]) -> None:
+    def _notify_when_confirmed(self, topics: frozenset[str]) -> None:
         """What was sent before a late subscription was not received: let the callers look."""
 
         def look() -> None:
-            is_confirmed = all(channel in self._confirmed for channel in channels)
-            if is_confirmed or topics.isdisjoint(self._topics.topics):
+            left = topics & self._topics.topics  # a topic that was dropped meanwhile is never confirmed
+            if all(channel in self._confirmed for channel in self._channels_of(left)):
                 with suppress(ValueError):  # another thread was faster
                     self._waiters.remove(look)
-            if is_confirmed:
-                self._topics.notify(topics)
+                self._topics.notify(left)
 
         self._waiters.append(look)
         look()

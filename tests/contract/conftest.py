@@ -187,7 +187,18 @@ LEAST = frozenset({"test_enqueue", "test_exchange", "test_lanes", "test_pools", 
 
 SEVERAL_QUEUES = frozenset(
     f"test_{verb}"
-    for verb in ("claim", "claim_again", "disown", "enqueue", "exchange", "expired", "notifications", "prune", "remove")
+    for verb in (
+        "claim",
+        "claim_again",
+        "claim_options",
+        "disown",
+        "enqueue",
+        "exchange",
+        "expired",
+        "notifications",
+        "prune",
+        "remove",
+    )
 ) | {"test_open_close", "test_parents", "test_stats", "test_workers"}
 """The files of the suite for an engine that keeps each queue apart."""
 

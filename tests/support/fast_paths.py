@@ -10,6 +10,7 @@ import os
 FAST_PATHS = os.environ.get("HOLDFAST_FAST_PATHS", "1") != "0"
 
 SHORT = frozenset(
-    f"test_{verb}" for verb in ("claim", "clear", "dedupe", "enqueue", "exchange", "lanes", "settle", "transactions")
+    f"test_{verb}"
+    for verb in ["claim", "claim_options", "clear", "dedupe", "enqueue", "exchange", "lanes", "settle", "transactions"]
 )
 """The files of the contract suite that meet a fast path of some engine."""

@@ -7,7 +7,7 @@ In each queue, first the jobs that have fallen due become ready (a bounded numbe
 of the claim, of the queue or of the task is reached. Jobs past their `expires` are cancelled on the way.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from heapq import heapify, heappop, heapreplace
 
 from msgspec.structs import replace
@@ -24,11 +24,8 @@ from holdfast.model.work import Claim, Lease, QueueClaim, TaskClaim, lease_of
 
 RUNNING = JobState.RUNNING
 
-Take = Callable[[Step, Claim, QueueClaim, list[Lease]], None]
-"""Takes the ready jobs of one queue and adds their leases to the list."""
 
-
-def claim(step: Step, request: Claim, take: Take) -> tuple[tuple[Lease, ...], int | None]:
+def claim(step: Step, request: Claim) -> tuple[tuple[Lease, ...], int | None]:
     """Leases in claim order, and when the next waiting job of these queues falls due."""
     # T2: a claim sent again answers the leases it still holds, and takes nothing new.
     held = step.state.held_by(request.claim_id)
@@ -120,12 +117,11 @@ def _head(task: int, jobs: Iterator[JobRecord]) -> Head | None:
 
 def grant(step: Step, job: JobRecord, request: Claim, terms: TaskClaim, rank: int) -> Lease:
     """Give the lease: a new token, a higher fence, one more attempt."""
-    fence = job.fence
-    if job.lane is not None:
+    if job.lane is None:
+        after = leased_record(job, request, terms, rank, step.at, job.fence)
+    else:
         lane = step.lane(job.queue, job.lane)
-        fence = max(fence, lane.fence)
-    after = leased_record(job, request, terms, rank, step.at, fence)
-    if job.lane is not None:
+        after = leased_record(job, request, terms, rank, step.at, max(job.fence, lane.fence))
         step.put(lane, replace(lane, fence=after.fence))
     step.put_job(job, after)
     return lease_of(after)

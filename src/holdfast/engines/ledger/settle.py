@@ -7,33 +7,24 @@ One decision is taken here: if a cancel was requested, a settlement that would l
 cancelled instead. Success and final failure stand.
 """
 
-from collections.abc import Callable, Sequence
-
 from msgspec.structs import replace
 
 from holdfast.engines.ledger import parents
-from holdfast.engines.ledger.claim import Take, claim, take
+from holdfast.engines.ledger.claim import claim
 from holdfast.engines.ledger.ends import end_attempt, finish
 from holdfast.engines.ledger.step import Step, as_waiting
 from holdfast.model.job import AttemptOutcome, JobRecord
 from holdfast.model.states import ENDS_A_RUN, TERMINAL, JobState, Reason
 from holdfast.model.work import Exchange, ExchangeAnswer, Settlement, SettleStatus, Start, StartStatus
 
-SettleAll = Callable[[Step, Sequence[Settlement]], list[SettleStatus]]
 
-
-def settle_all(step: Step, settlements: Sequence[Settlement]) -> list[SettleStatus]:
-    return [settle(step, settlement) for settlement in settlements]
-
-
-def exchange(step: Step, command: Exchange, *, settle_all: SettleAll = settle_all, take: Take = take) -> ExchangeAnswer:
-    """A store may have a shorter way to settle and to take the jobs of a queue. It gives the same answers."""
+def exchange(step: Step, command: Exchange) -> ExchangeAnswer:
     # G8: commands run one after the other here, so no job is locked and nothing is `busy`.
     # W2: settlements, then children, then starts, then due jobs and the claim.
-    settled = tuple(settle_all(step, command.settlements))
+    settled = tuple([settle(step, settlement) for settlement in command.settlements])
     parents.resolve(step)
     started = tuple([start(step, one) for one in command.starts])
-    leases, next_due = ((), None) if command.claim is None else claim(step, command.claim, take)
+    leases, next_due = ((), None) if command.claim is None else claim(step, command.claim)
     return ExchangeAnswer(
         at=step.at,
         settled=settled,

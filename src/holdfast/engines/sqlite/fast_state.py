@@ -8,16 +8,13 @@ Not behind the switch: the cache inside one transaction, the batches that `flush
 are how `SqliteState` answers; without them it would be another implementation.
 """
 
-from functools import partial
 from typing import Any
 
 from holdfast.engines.ledger import Decision, Ledger
-from holdfast.engines.ledger.settle import exchange
 from holdfast.engines.sqlite.fast_cache import CacheBetweenTransactions
-from holdfast.engines.sqlite.fast_claim import PlainClaims
 from holdfast.engines.sqlite.fast_enqueue import PlainEnqueues
+from holdfast.engines.sqlite.fast_exchange import PlainExchanges
 from holdfast.engines.sqlite.fast_fresh_ids import FreshIds
-from holdfast.engines.sqlite.fast_settle import PlainSettlements
 from holdfast.engines.sqlite.fast_updates import NarrowUpdates
 from holdfast.model.command import Command
 from holdfast.model.instants import At
@@ -25,7 +22,7 @@ from holdfast.model.produce import Enqueue
 from holdfast.model.work import Exchange
 
 
-class FastState(PlainEnqueues, PlainSettlements, PlainClaims, FreshIds, NarrowUpdates, CacheBetweenTransactions):
+class FastState(PlainEnqueues, PlainExchanges, FreshIds, NarrowUpdates, CacheBetweenTransactions):
     """Used by the writer and the renewal connections, if the switch is on."""
 
 
@@ -35,7 +32,7 @@ class FastLedger(Ledger):
     def __init__(self, state: FastState) -> None:
         super().__init__(state)
         self._plain = state
-        self._rules = {**self._rules, Exchange: partial(exchange, settle_all=state.settle_all, take=state.take)}
+        self._rules = {**self._rules, Exchange: state.exchange}
 
     def decide(self, command: Command[Any], now: At) -> Decision[Any]:
         if type(command) is Enqueue:

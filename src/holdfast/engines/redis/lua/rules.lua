@@ -573,22 +573,7 @@ function R.finish(step, before, target, reason, job, note, settled_token, result
   local now = step.now
   -- K1, K2, K3, K4, K5: in `model/lifetimes.py`.
   local visible, result_until, key = R.untils(job, target, now, result_ttl, retention)
-  -- W4: an ended record has no token, no lease expiry and no hold. A13: the error of a loss is with the lease.
-  local after = copy_JobRecord(job)
-  after.state = target
-  after.hold = Hold.NONE
-  after.parents_left = 0
-  after.token = nil
-  after.lease_expires = nil
-  after.loss_error = nil
-  after.settled_token = settled_token or job.settled_token
-  after.finished = now
-  after.reason = reason
-  after.note = note
-  after.result = result
-  after.visible_until = visible
-  after.result_until = result_until
-  after.key_until = key
+  local after = R.ended_record(job, target, now, reason, note, settled_token or job.settled_token, result, {visible, result_until, key})
   step.put_job(before, after)
   step.count_end(job.queue, target, 1)
   -- N2: producers that wait for room. N3: callers that wait for the job.
@@ -606,6 +591,30 @@ function R.finish(step, before, target, reason, job, note, settled_token, result
   if visible <= now and result_until <= now and key <= now and #S.children(job.queue, job.id, 1) == 0 then
     step.drop_job(after)
   end
+end
+
+-- engines/ledger/ends.py: ended_record
+-- The record of a job that has ended. `lifetimes`: as from `untils`.
+function R.ended_record(job, target, now, reason, note, settled_token, result, lifetimes)
+  local item_1 = lifetimes
+  local visible, result_until, key = item_1[1], item_1[2], item_1[3]
+  -- W4: an ended record has no token, no lease expiry and no hold. A13: the error of a loss is with the lease.
+  local copy_2 = copy_JobRecord(job)
+  copy_2.state = target
+  copy_2.hold = Hold.NONE
+  copy_2.parents_left = 0
+  copy_2.token = nil
+  copy_2.lease_expires = nil
+  copy_2.loss_error = nil
+  copy_2.settled_token = settled_token
+  copy_2.finished = now
+  copy_2.reason = reason
+  copy_2.note = note
+  copy_2.result = result
+  copy_2.visible_until = visible
+  copy_2.result_until = result_until
+  copy_2.key_until = key
+  return copy_2
 end
 
 -- engines/ledger/ends.py: end_attempt
@@ -1081,8 +1090,8 @@ function R.claim(step, request)
       -- C1: jobs that are due become ready, also where the claim takes nothing.
       R.promote_due(step, wanted.queue)
       if #held == 0 then
-        -- S2, R1, C2, C3, L8: in `_take`. T1, T3, A1: in `_grant`.
-        R._take(step, request, wanted, leases)
+        -- S2, R1, C2, C3, L8: in `take`. T1, T3, A1: in `grant`.
+        R.take(step, request, wanted, leases)
       end
       -- C4: the earliest of all queues of the claim.
       local due = S.next_due(wanted.queue)
@@ -1103,8 +1112,8 @@ function R.promote_due(step, queue)
   end
 end
 
--- engines/ledger/claim.py: _take
-function R._take(step, request, wanted, leases)
+-- engines/ledger/claim.py: take
+function R.take(step, request, wanted, leases)
   -- C2: the limits of queue and task cap running and assigned jobs together.
   local first = S.first_rank()
   local left = request.limit + request.prefetch - first - #leases
@@ -1134,7 +1143,7 @@ function R._take(step, request, wanted, leases)
         return
       end
     else
-      leases[#leases + 1] = R._grant(step, job, request, wanted.tasks[task + 1], first + #leases)
+      leases[#leases + 1] = R.grant(step, job, request, wanted.tasks[task + 1], first + #leases)
       left = left - 1
       shares[task + 1] = shares[task + 1] - 1
       local head = shares[task + 1] > 0 and left > 0 and R._head(task, following) or nil
@@ -1173,38 +1182,45 @@ function R._head(task, jobs)
   return job ~= nil and {{-job.priority, job.due, job.arrival}, task, job, jobs} or nil
 end
 
--- engines/ledger/claim.py: _grant
+-- engines/ledger/claim.py: grant
 -- Give the lease: a new token, a higher fence, one more attempt.
-function R._grant(step, job, request, terms, rank)
-  local now = step.now
-  -- T3: above the last fence of the job and of its lane, and at least the wall time.
-  local fence = now > job.fence and now or job.fence + 1
-  if job.lane ~= nil then
+function R.grant(step, job, request, terms, rank)
+  local after
+  if job.lane == nil then
+    after = R.leased_record(job, request, terms, rank, step.at, job.fence)
+  else
     local lane = step.lane(job.queue, job.lane)
-    fence = math.max(fence, lane.fence + 1)
+    after = R.leased_record(job, request, terms, rank, step.at, math.max(job.fence, lane.fence))
     local copy_1 = copy_LaneRecord(lane)
-    copy_1.fence = fence
+    copy_1.fence = after.fence
     step.put(lane, copy_1)
   end
-  local given = job.given
+  step.put_job(job, after)
+  return after
+end
+
+-- engines/ledger/claim.py: leased_record
+-- The record of a job with a new lease. `last_fence`: of the job, or of its lane if that is higher.
+function R.leased_record(job, request, terms, rank, at, last_fence)
+  local now, given = at.wall, job.given
   local lease_len = given.lease_len or terms.lease_len
   -- C2: the first `limit` jobs run, the next `prefetch` are assigned.
   local runs = rank < request.limit
-  local after = copy_JobRecord(job)
-  after.state = runs and "running" or "assigned"
-  after.attempt = job.attempt + 1  -- A1
-  after.owner = request.worker
-  after.token = request.claim_id .. "." .. rt.integer(rank)  -- T1
-  after.fence = fence
-  after.lease_expires = step.at.lease + lease_len
-  after.lease_len = lease_len
-  after.max_attempts = given.max_attempts or terms.max_attempts
-  after.max_losses = given.max_losses or terms.max_losses
-  after.started = runs and job.started == nil and now or job.started
-  after.last_started = runs and now or job.last_started
-  after.progress = nil
-  step.put_job(job, after)
-  return after
+  -- T3: above the last fence of the job and of its lane, and at least the wall time.
+  local copy_1 = copy_JobRecord(job)
+  copy_1.state = runs and "running" or "assigned"
+  copy_1.attempt = job.attempt + 1  -- A1
+  copy_1.owner = request.worker
+  copy_1.token = request.claim_id .. "." .. rt.integer(rank)  -- T1
+  copy_1.fence = now > last_fence and now or last_fence + 1
+  copy_1.lease_expires = at.lease + lease_len
+  copy_1.lease_len = lease_len
+  copy_1.max_attempts = given.max_attempts or terms.max_attempts
+  copy_1.max_losses = given.max_losses or terms.max_losses
+  copy_1.started = runs and job.started == nil and now or job.started
+  copy_1.last_started = runs and now or job.last_started
+  copy_1.progress = nil
+  return copy_1
 end
 
 -- engines/ledger/settle.py: exchange

@@ -1,5 +1,6 @@
 """Advice of a command names the command as it must be typed here: with this App, this store and this program."""
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,16 @@ def test_a_store_without_tables_names_the_whole_command(
     assert answer.code == 3
     assert answer.err.rstrip().endswith(f"Run: {advised}")
     assert run(*advised.split()[1:]).code == 0
+
+
+def test_advice_repeats_a_path_with_backslashes_and_quotes(
+    run: Run, shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = r"sqlite:a\1\g it's.db"
+    run("migrate", "--url", url, "--namespace", "other")
+    monkeypatch.setenv("HOLDFAST_AUTO_MIGRATE", "false")
+    advised = run("status", "--url", url).err.partition("Run: ")[2]
+    assert shlex.split(advised) == ["holdfast", "migrate", "--url", url]
 
 
 @pytest.mark.parametrize(

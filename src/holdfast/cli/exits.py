@@ -73,7 +73,8 @@ class Invocation:
     def advice(self, text: str) -> str:
         """A text that advises a command, as the command must be given here."""
         text = text.replace(START_WORKER, self.worker_command)
-        text = re.sub(r"(?<!\S)(`?)holdfast migrate\b", rf"\1{self.program} migrate{self.store_options}", text)
+        migrate = f"{self.program} migrate{self.store_options}"  # may contain backslashes
+        text = re.sub(r"(?<!\S)(`?)holdfast migrate\b", lambda found: found[1] + migrate, text)
         return text.replace("Run: holdfast ", f"Run: {self.program} ")
 
 

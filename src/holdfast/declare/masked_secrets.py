@@ -8,6 +8,9 @@ from typing import Any
 
 from holdfast.errors import InvalidArguments
 
+PLAIN = frozenset({str, int, float, bool, bytes, type(None)})
+"""Types of values that are and contain no secret. A long list of numbers costs little."""
+
 
 def refuse_masked_secret(model: object, data: object) -> None:
     """Raise InvalidArguments if `data`, the dump of the model, has a mask in place of a secret."""
@@ -32,11 +35,31 @@ def _is_mask(dumped: object, secret: Any) -> bool:
 
 
 def _parts(place: str, value: Any, dumped: Any) -> Iterator[tuple[str, Any, Any]]:
-    """What is inside the value, each part with its dump. Nothing if a serializer has changed the structure."""
-    if isinstance(dumped, dict):
-        for name, one in dumped.items():
-            part = value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
-            yield f"{place}.{name}".lstrip("."), part, one
+    """What is inside the value and may be or contain a secret, each part with its dump.
+
+    Nothing if a serializer has changed the structure.
+    """
+    if getattr(type(value), "__pydantic_root_model__", False):  # a RootModel is dumped as its only field
+        yield place, value.root, dumped
+    elif isinstance(dumped, dict):
+        yield from _parts_of_dict(place, value, dumped)
     elif isinstance(dumped, list) and isinstance(value, Collection) and len(value) == len(dumped):
         for index, (part, one) in enumerate(zip(value, dumped, strict=True)):
-            yield f"{place}[{index}]", part, one
+            if type(part) not in PLAIN:
+                yield f"{place}[{index}]", part, one
+
+
+def _parts_of_dict(place: str, value: Any, dumped: dict[Any, Any]) -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(value, Mapping):  # its keys are dumped as text, in the same order
+        if len(value) != len(dumped):
+            return
+        for (key, part), (name, one) in zip(value.items(), dumped.items(), strict=True):
+            if type(key) not in PLAIN:
+                yield f"{place} (a key)".lstrip(), key, name
+            if type(part) not in PLAIN:
+                yield f"{place}.{name}".lstrip("."), part, one
+    else:
+        for name, one in dumped.items():
+            part = getattr(value, name, None)
+            if type(part) not in PLAIN:
+                yield f"{place}.{name}".lstrip("."), part, one

@@ -93,13 +93,20 @@ class BackendApp:
         """Import the apps' `tasks` modules, and declare here the tasks of all backends.
 
         `using(backend=...)` may enqueue any of them here. Their queue may be none of this backend: the caller can name
-        another one.
+        another one. A task that has a name of another task here is left out: `using` refuses it.
         """
         autodiscover_modules(TASKS_MODULE)
         for alias in holdfast_aliases():
             for name, declared in list(APPS[alias].tasks.items()):
                 if name not in self.tasks:
-                    self.declare(unvalidated_copy(declared.django, {"backend": self.alias}))
+                    self._declare_copy(declared.django)
+
+    def _declare_copy(self, task: Any) -> None:
+        try:
+            self.declare(unvalidated_copy(task, {"backend": self.alias}))
+        except InvalidTask as error:
+            if not isinstance(error.__cause__, DuplicateTask):
+                raise
 
     def find(self, name: str) -> DeclaredTask | None:
         """A task by its path or an alias. If it is not declared yet, all tasks are declared first."""

@@ -5,7 +5,7 @@ from datetime import date
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, ConfigDict, Field, Secret, SecretBytes, SecretStr, field_serializer
+from pydantic import BaseModel, ConfigDict, Field, RootModel, Secret, SecretBytes, SecretStr, field_serializer
 
 from holdfast import App, InvalidArguments, JobFailed
 from holdfast.testing import harness
@@ -17,12 +17,19 @@ class Login(BaseModel):
     password: SecretStr = Field(default=SecretStr(""), alias="passWord")
 
 
+class Passwords(RootModel[list[SecretStr]]): ...
+
+
 class Account(BaseModel):
     """Secrets inside of other values."""
 
     logins: list[Login] = []
     keys: dict[str, SecretBytes] = {}
     birthdays: set[Secret[date]] = set()
+    pins: dict[date, SecretStr] = {}
+    """Its keys are dumped as text."""
+    users: dict[SecretStr, int] = {}
+    old: Passwords = Passwords([])
 
 
 class Readable(BaseModel):
@@ -45,6 +52,10 @@ MASKED = [
     (Account(logins=[Login(), PASSWORD]), r"logins\[1\].password"),
     (Account(keys={"door": SecretBytes(b"open")}), "keys.door"),
     (Account(birthdays={Secret[date](date(2001, 2, 3))}), r"birthdays\[0\]"),
+    (Account(pins={date(2001, 2, 3): SecretStr("open")}), "pins.2001-02-03"),
+    (Account(users={SecretStr("open"): 1}), r"users \(a key\)"),
+    (Account(old=Passwords([SecretStr("open")])), r"old\[0\]"),
+    (Passwords([SecretStr("open")]), r"\[0\]"),
     (Visit(PASSWORD), "password"),
 ]
 

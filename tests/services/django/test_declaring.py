@@ -305,3 +305,17 @@ def test_an_app_that_is_not_installed_has_a_message() -> None:
 
     with modify_settings(INSTALLED_APPS={"remove": "holdfast.django"}):
         assert [id for id, _ in messages()] == ["holdfast.E002"]
+
+
+def test_a_task_of_another_backend_whose_alias_is_taken_here_is_left_out() -> None:
+    from holdfast.django.backend_apps import BackendApp
+    from holdfast.django.results import unvalidated_copy
+
+    total, backend_app = tasks().total, BackendApp("default")
+    backend_app.declare(unvalidated_copy(total, {"func": plain}))
+    backend_app.declare_all()
+    assert tasks().add.module_path in backend_app.tasks
+    assert total.module_path not in backend_app.tasks
+    found = backend_app.find("shop.tasks.sum_up")
+    assert found is not None
+    assert found.django.func is plain

@@ -154,12 +154,12 @@ MUTANTS = (
     ),
     Mutant(
         "the fence does not grow",
-        "claim._grant",
-        "now if now > job.fence else job.fence + 1",
-        "max(job.fence, 1)",
+        "claim.leased_record",
+        "now if now > last_fence else last_fence + 1",
+        "max(last_fence, 1)",
         "claim",
     ),
-    Mutant("the fence of a lane does not grow", "claim._grant", "max(fence, lane.fence + 1)", "fence", "guards"),
+    Mutant("the fence of a lane does not grow", "claim.grant", "max(job.fence, lane.fence)", "job.fence", "guards"),
     # Attempts and history
     Mutant(
         "a refund is ignored",
@@ -175,7 +175,7 @@ MUTANTS = (
         "if settlement.refund and target is not JobState.QUEUED else",
         "settle",
     ),
-    Mutant("a claim counts no attempt", "claim._grant", "job.attempt + 1", "job.attempt", "claim"),
+    Mutant("a claim counts no attempt", "claim.leased_record", "job.attempt + 1", "job.attempt", "claim"),
     Mutant(
         "a release is written into the history",
         "settle.apply_settlement",
@@ -192,12 +192,10 @@ MUTANTS = (
         "requeue",
     ),
     # Claiming
-    Mutant("a claim takes one too many", "claim._take", "- len(leases)", "- len(leases) + 1", "claim"),
+    Mutant("a claim takes one too many", "claim.take", "- len(leases)", "- len(leases) + 1", "claim"),
     Mutant("a claim sent again takes new work", "claim.claim", "if not held:", "if True:", "claim_again"),
-    Mutant("a prefetched job runs at once", "claim._grant", "rank < request.limit", "True", "exchange"),
-    Mutant(
-        "what is past its expiry date is claimed", "claim._take", "job.expires <= step.now", "False", "expiry_dates"
-    ),
+    Mutant("a prefetched job runs at once", "claim.leased_record", "rank < request.limit", "True", "exchange"),
+    Mutant("what is past its expiry date is claimed", "claim.take", "job.expires <= step.now", "False", "expiry_dates"),
     Mutant(
         "what fell due last moves up first",
         "tables.Tables.due",
@@ -270,7 +268,7 @@ MUTANTS = (
     Mutant("stats names no ready task", "reading.queue_stats", "tuple(sorted(ready))", "()", "stats"),
     Mutant(
         "the result's time is the retention",
-        "ends.finish",
+        "ends.ended_record",
         "visible_until=visible",
         "visible_until=result_until",
         "lifetimes",

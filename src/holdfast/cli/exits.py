@@ -132,17 +132,17 @@ def run(
         if not isinstance(error.__cause__, KeyboardInterrupt):  # then click has ended the line with ^C
             click.echo("", err=True)
         return INTERRUPTED
+    except HoldfastError as error:
+        if debug:
+            traceback.print_exception(error)
+        print_message(invocation.advice(str(error)))
+        return code_of(error)
     except OSError as error:
         if error.errno not in FULL or error.filename is not None:  # else standard output cannot be written
             raise
         discard_output(sys.stdout.fileno())  # what is left in its buffer must not fail again when the process ends
         print_message(f"Standard output cannot be written: {error.strerror}.")
         return REFUSED
-    except HoldfastError as error:
-        if debug:
-            traceback.print_exception(error)
-        print_message(invocation.advice(str(error)))
-        return code_of(error)
 
 
 def code_of(error: HoldfastError) -> int:

@@ -270,6 +270,7 @@ class Manager:
         finally:
             cancelled = await try_step(lambda: self._stop_children(stop_request, children))
             listener.close()
+            cancelled |= await try_step(heartbeat.close)
             cancelled |= await try_step(supervisor.stop)
             cancelled |= await try_step(lost.finish)
             children.abandon()

@@ -10,6 +10,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from holdfast.engine import Engine
 from holdfast.manager.child import Child
@@ -57,6 +58,9 @@ class ManagerHeartbeat(Service):
         self._lost = lost
         self._on_stop_requested = on_stop_requested
         self._started: Instant = runtime.wall()
+        self._closed = False
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     def record(self) -> WorkerRecord:
         return WorkerRecord(
@@ -72,9 +76,23 @@ class ManagerHeartbeat(Service):
         )
 
     async def tick(self) -> float | None:
-        if (await self._engine.heartbeat(self.record())).stop:
+        if self._closed:
+            return None
+        self._idle.clear()
+        try:
+            answer = await self._engine.heartbeat(self.record())
+        finally:
+            self._idle.set()
+        if answer.stop:
             self._on_stop_requested()
         return HEARTBEAT_US / SECOND
+
+    async def close(self) -> None:
+        """Wait for a call in flight, and send no more. A cancelled call could write the record after its removal."""
+        self._closed = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FINISH_TIMEOUT_S):
+                await self._idle.wait()
 
 
 class Scaler(Service):

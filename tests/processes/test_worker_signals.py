@@ -312,6 +312,7 @@ def test_a_lifespan_that_does_not_end_is_ended_by_force(folder: Path, jobs: App)
     (folder / "hold-end").touch()
     with worker(folder, "--grace", "0.1s", MARGIN_S="2") as process:  # time to remove its record
         eventually_now(jobs.control.workers, "the worker")
+        wait_for(folder / "begins")  # a stop before that skips the lifespan
         process.send(signal.SIGTERM)
         assert process.wait() == 1
     assert jobs.control.workers() == []
@@ -321,6 +322,7 @@ def test_signals_while_it_stops_change_nothing(folder: Path, jobs: App) -> None:
     (folder / "hold-end").touch()
     with worker(folder) as process:
         eventually_now(jobs.control.workers, "the worker")
+        wait_for(folder / "begins")  # a stop before that skips the lifespan
         process.send(signal.SIGTERM)
         wait_for(folder / "ends")
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGTERM):

@@ -162,12 +162,13 @@ class Worker:
     async def _run_services(self, services: WorkerServices, on_ready: Callable[[], object]) -> None:
         self._services = services
         try:
-            await services.begin()
-            if self._channel is not None:
-                self._channel.send_started(self.name)
-            on_ready()
-            await services.work()
-            self.left = services.until_empty.left
+            with suppress(StoppedAtStart):  # the lifespan must not see it: it ends as after any other stop
+                await services.begin()
+                if self._channel is not None:
+                    self._channel.send_started(self.name)
+                on_ready()
+                await services.work()
+                self.left = services.until_empty.left
         finally:  # with the signal handlers in place: a second signal must not end the process here
             await services.end()
             await self._app.bus.wait_for_listeners()

@@ -5,6 +5,8 @@ import os
 import signal
 import threading
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -468,9 +470,17 @@ class SilentAtStart(MemoryEngine):
 async def test_a_stop_while_the_first_heartbeat_is_under_way_ends_at_once() -> None:
     runtime = SystemRuntime()
     engine = SilentAtStart(runtime)
-    worker = MinimalApp(GatedHandler().task(), runtime=runtime, engine=engine).worker()
+    ended: list[str] = []
+
+    @asynccontextmanager
+    async def lifespan() -> AsyncIterator[None]:
+        yield
+        ended.append("as after any other stop")  # an exception at `yield` would skip this
+
+    worker = MinimalApp(GatedHandler().task(), runtime=runtime, engine=engine, lifespan=lifespan).worker()
     life = asyncio.create_task(worker.arun())
     await engine.called.wait()
     worker.stop()
     async with asyncio.timeout(30):  # it would wait for ever
         await life
+    assert ended == ["as after any other stop"]

@@ -33,7 +33,9 @@ def holds_the_gil() -> int:
     threading.Event().wait(2 * PERIOD_S)  # the watcher checks at least once before
     began_ns = time.thread_time_ns()
     sum(range(SAMPLE))
-    return sum(range(SAMPLE * STALL_US * 1_000 // (time.thread_time_ns() - began_ns)))
+    total = sum(range(SAMPLE * STALL_US * 1_000 // (time.thread_time_ns() - began_ns)))
+    threading.Event().wait(2 * PERIOD_S)  # and once while the job still runs: afterwards it would name no job
+    return total
 
 
 def other() -> None: ...

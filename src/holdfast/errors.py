@@ -2,7 +2,8 @@
 
     HoldfastError
     ├── UsageError            the calling code is wrong; nothing was written
-    │   ├── InvalidArguments (.task .field)  InvalidOption (.option)        also ValueError
+    │   ├── InvalidArguments (.task .field)                                 also ValueError, TypeError
+    │   ├── InvalidOption (.option)                                         also ValueError
     │   ├── UnknownTask (.task)                                             also LookupError
     │   ├── DuplicateTask (.task)  BlockingCall (.method .twin)  Unsupported (.capability .engine)
     │   └── WrongDatabase (.expected .found)  ConfigError (.key .source)
@@ -95,8 +96,8 @@ class UsageError(HoldfastError):
     """The calling code is wrong. Nothing was written."""
 
 
-class InvalidArguments(UsageError, ValueError):
-    """The arguments do not fit the task's signature, or cannot be stored."""
+class InvalidArguments(UsageError, ValueError, TypeError):
+    """The arguments do not fit the task's signature, or they or the result cannot be stored."""
 
     def __init__(self, message: str, *, task: str = "", field: str = "") -> None:
         self.task, self.field = task, field

@@ -143,6 +143,7 @@ def test_a_message_of_the_makers_own_takes_the_place_of_the_standard_one() -> No
     ("cls", "builtin"),
     [
         (errors.InvalidArguments, ValueError),
+        (errors.InvalidArguments, TypeError),
         (errors.InvalidOption, ValueError),
         (errors.UnknownTask, LookupError),
         (errors.JobNotFound, LookupError),

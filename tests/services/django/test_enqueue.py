@@ -186,6 +186,11 @@ def test_wrong_arguments_are_refused_before_anything_is_written() -> None:
         tasks().add.enqueue("one")
 
 
+def test_an_argument_that_is_not_json_raises_a_type_error_as_django_documents() -> None:
+    with pytest.raises(TypeError, match="plain data"):
+        tasks().add.enqueue(object())
+
+
 def test_task_enqueued_is_sent(backend: str) -> None:
     from holdfast.django.tasks_api import task_enqueued
 

@@ -70,7 +70,8 @@ class Handle(Generic[R]):
         return self._accepted is not None and self._accepted.status is EnqueueStatus.CREATED
 
     async def aresult(self, /, *, timeout: Duration | None = None) -> R:
-        """The return value, once the job has ended. Raises JobFailed, JobCancelled, WaitTimeout or ResultExpired."""
+        """The return value, once the job has ended. Raises JobFailed, JobCancelled, WaitTimeout,
+        ResultExpired or JobNotFound."""
         completed = self._accepted is not None and self._accepted.status is EnqueueStatus.COMPLETED
         if completed and self._accepted is not None and self._accepted.result is not None:
             return self.decoded(self._accepted.result, self._accepted.codec)
@@ -125,8 +126,6 @@ class Handle(Generic[R]):
         """The result of a job that has ended, or the error that says how it ended."""
         record = ended.record
         if record is None:
-            if self._accepted is not None:  # it existed: it has ended, and its record was kept for no time
-                raise ResultExpired(job_id=self.id, queue=self.queue)
             self._not_found()
         if record.state is not JobState.SUCCEEDED:
             raise _error_of(record)
@@ -147,7 +146,13 @@ class Handle(Generic[R]):
             raise InvalidArguments(message, task=error.task, field=error.field) from None
 
     def _not_found(self) -> NoReturn:
-        raise JobNotFound(job_id=self.id, queue=self.queue)
+        message = ""
+        if self._accepted is not None:
+            message = (
+                f"Job {self.id!r} of queue {self.queue!r} is no longer in the store: it was deleted, was lost, or has "
+                "ended and was kept for no longer. Nothing says whether it ran."
+            )
+        raise JobNotFound(message, job_id=self.id, queue=self.queue)
 
     def __repr__(self) -> str:
         return f"<Handle of job {self.id!r} in queue {self.queue!r}>"

@@ -29,7 +29,7 @@ _logger = logging.getLogger("holdfast")
 
 
 class EndedJob(NamedTuple):
-    """A job that has ended, as it was read at `now`. No record: it does not exist, or was pruned."""
+    """A job that has ended, as it was read at `now`. No record: nothing says how it ended, or that it ran."""
 
     record: JobRecord | None
     now: int

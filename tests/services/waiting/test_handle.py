@@ -126,10 +126,19 @@ def test_a_result_past_its_time_has_expired(jobs: App[object], resize: Task[[str
     assert handle.refresh().state is JobState.SUCCEEDED
 
 
-def test_a_job_of_which_nothing_was_to_be_kept_has_expired(jobs: App[object], resize: Task[[str], Image]) -> None:
+def test_a_job_that_was_deleted_before_it_ran_is_not_found(jobs: App[object], resize: Task[[str], Image]) -> None:
+    handle = resize.enqueue("cat")
+    handle.cancel()
+    jobs.control.delete(handle.id)
+    for ask in (handle.result, handle.report, handle.refresh):
+        with pytest.raises(JobNotFound, match="Nothing says whether it ran"):
+            ask()
+
+
+def test_a_job_of_which_nothing_was_to_be_kept_is_not_found(jobs: App[object], resize: Task[[str], Image]) -> None:
     handle = resize.using(result_ttl=0, retention=0).enqueue("cat")
     succeed_now(jobs, resize, Image("cat", 1))
-    with pytest.raises(ResultExpired):
+    with pytest.raises(JobNotFound, match="Nothing says whether it ran"):
         handle.result()
     with pytest.raises(JobNotFound):
         resize.handle(handle.id).result()

@@ -11,7 +11,7 @@ from eventually import eventually, idle
 from failing_engine import FailingEngine, fail_times
 from manual_worker import fail, settle, succeed, succeed_now, take
 
-from holdfast import App, EngineUnavailable, JobCancelled, JobFailed, JobState, ResultExpired, Task, WaitTimeout
+from holdfast import App, EngineUnavailable, JobCancelled, JobFailed, JobNotFound, JobState, Task, WaitTimeout
 from holdfast.model.command import A, Command
 from holdfast.model.observe import Get
 from holdfast.model.produce import Enqueue
@@ -231,7 +231,7 @@ async def test_a_request_raises_how_the_job_ended(jobs: App[object], double: Tas
     assert [type(each) for each in list(await asyncio.gather(*asked, return_exceptions=True))] == [
         JobFailed,
         JobCancelled,
-        ResultExpired,
+        JobNotFound,
     ]
 
 

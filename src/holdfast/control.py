@@ -102,8 +102,11 @@ class Control:
 
     async def alanes(self, queue: str, /) -> list[LaneStatus]:
         """Every lane of a queue, by name."""
+        return await self._lanes(check_name(queue, "queue"))
+
+    async def _lanes(self, queue: str, *names: str) -> list[LaneStatus]:
         engine = await self._store.engine()
-        lanes = (await engine.lanes(check_name(queue, "queue"))).lanes
+        lanes = (await engine.lanes(queue, *names)).lanes
         heads = [JobKey(queue, lane.head) for lane in lanes if lane.head is not None]
         records = (await engine.get(*heads)).jobs if heads else ()
         arrivals = {record.id: record.arrival for record in records if record is not None}
@@ -116,9 +119,8 @@ class Control:
         if lane is None:
             (stats,) = (await (await self._store.engine()).stats(check_name(queue, "queue"))).queues
             return QueueStatus.of(stats)
-        check_name(lane, "lane")
-        stored = {status.lane: status for status in await self.alanes(queue)}
-        return stored.get(lane) or LaneStatus.of(LaneRecord(queue=queue, lane=lane), None)
+        stored = await self._lanes(check_name(queue, "queue"), check_name(lane, "lane"))
+        return stored[0] if stored else LaneStatus.of(LaneRecord(queue=queue, lane=lane), None)
 
     status = blocking(astatus)
 

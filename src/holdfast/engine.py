@@ -377,10 +377,12 @@ class Engine(AddressSupport, TransactionSupport, EventSupport, DoctorSupport, AB
             check.name(queue, "queue")
         return await self.perform(observe.Stats(queues=queues or None))
 
-    async def lanes(self, queue: str) -> observe.LanesAnswer:
-        """The lanes of a queue with head, depth, pause and totals."""
+    async def lanes(self, queue: str, *lanes: str) -> observe.LanesAnswer:
+        """Lanes of a queue with head, depth, pause and totals. Without names: every lane, which can be slow."""
         check.name(queue, "queue")
-        return await self.perform(observe.Lanes(queue=queue))
+        for lane in lanes:
+            check.name(lane, "lane")
+        return await self.perform(observe.Lanes(queue=queue, lanes=lanes or None))
 
     async def prune(self, limit: int = 500) -> observe.PruneAnswer:
         """Delete ended jobs whose lifetimes have passed, at most `limit`; cancel jobs past `expires`, as many."""

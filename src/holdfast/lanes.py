@@ -124,11 +124,11 @@ class PoolStatus(Shown):
     lanes: tuple[PoolLaneStatus, ...]
 
 
-async def lane_statuses(engine: Engine, pool: PoolRecord) -> tuple[PoolLaneStatus, ...]:
-    """The lanes of a pool by number, also lanes of its old size that are still stored."""
-    found = (await engine.lanes(pool.name)).lanes
+async def lane_statuses(engine: Engine, pool: PoolRecord, *only: int) -> tuple[PoolLaneStatus, ...]:
+    """The lanes of a pool by number, also lanes of its old size that are still stored. With numbers: these only."""
+    found = (await engine.lanes(pool.name, *map(str, only))).lanes
     stored = {int(lane.lane): lane for lane in found if lane.lane.isdecimal() and lane.lane == str(int(lane.lane))}
-    numbers = sorted({*range(pool.lanes), *stored})
+    numbers = sorted({*(n for n in only or range(pool.lanes) if n < pool.lanes), *stored})
     records = [stored.get(n) or LaneRecord(queue=pool.name, lane=str(n)) for n in numbers]
     heads = [JobKey(pool.name, record.head) for record in records if record.head is not None]
     jobs = (await engine.get(*heads)).jobs if heads else ()
@@ -157,14 +157,14 @@ class Lane(QueueOrLane):
     async def astatus(self, /) -> PoolLaneStatus:
         """The depth and the counters of the lane."""
         engine = await self._store.engine()
-        statuses = await lane_statuses(engine, await stored_pool(engine, self.pool, self._lanes))
-        found = next((status for status in statuses if status.lane == self.index), None)
-        if found is None:
+        pool = await stored_pool(engine, self.pool, self._lanes)
+        found = await lane_statuses(engine, pool, self.index)
+        if not found:
             raise InvalidOption(
-                f"Pool {self.pool!r} has {len(statuses)} lanes, from 0 on; there is no lane {self.index}.",
+                f"Pool {self.pool!r} has {pool.lanes} lanes, from 0 on; there is no lane {self.index}.",
                 option="index",
             )
-        return found
+        return found[0]
 
     status = blocking(astatus)
 

@@ -261,6 +261,7 @@ VERBS: dict[str, tuple[Command[Any], set[str]]] = {
     "find what runs": (Find(queue=QUEUE, state=JobState.RUNNING), {"job_token"}),
     "stats": (Stats(), {"job_ready", "job_due"}),
     "lanes": (Lanes(queue=QUEUE), {"lane_pkey", "job_pkey"}),
+    "lanes by name": (Lanes(queue=QUEUE, lanes=("1", "2")), {"lane_pkey", "job_pkey"}),
     "prune": (Prune(), {"job_ended", "job_expires"}),
 }  # fmt: skip
 """Verbs that may not depend on what else is stored, and indexes that serve them."""

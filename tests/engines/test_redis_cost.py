@@ -111,6 +111,17 @@ async def test_a_piece_of_a_clear_reads_no_more_of_a_long_lane(reads: ReadCounte
     assert read[1] <= 1.3 * read[0]
 
 
+async def test_a_lane_that_is_named_is_read_without_the_others(reads: ReadCounter) -> None:
+    async with reads.engine() as engine:
+        jobs = [NewJob(queue="q", id=f"{n}", lane=f"{n}") for n in range(1_000)]
+        await engine.perform(Enqueue(groups=(Group(tuple(jobs)),)))
+        reads.begin()
+        (lane,) = (await engine.perform(Lanes(queue="q", lanes=("7",)))).lanes
+
+        assert lane.head == "7"
+        assert reads.most_entries() < 20
+
+
 async def test_a_prune_takes_a_part_of_many_idle_lanes(reads: ReadCounter) -> None:
     async with reads.engine() as engine:
         jobs = [NewJob(queue="q", id=f"{n}", lane=f"{n}") for n in range(3_000)]

@@ -56,7 +56,8 @@ class Store:
         return done
 
     async def lane(self, name: str = "L") -> LaneRecord:
-        return next(lane for lane in (await self.engine.lanes(QUEUE)).lanes if lane.lane == name)
+        (lane,) = (await self.engine.lanes(QUEUE, name)).lanes
+        return lane
 
     async def depth(self) -> int:
         return (await self.engine.stats(QUEUE)).queues[0].depth
@@ -92,6 +93,7 @@ async def test_the_next_enqueue_lets_a_lane_go_on_whose_head_is_missing(
         await store.put("head", "second", "third", lane="L")
         store.delete("head")
         assert await store.take() == []
+        assert (await store.lane()).head == "head"
 
         (accepted,) = await store.put("fourth", lane="L")
 

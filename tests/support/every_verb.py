@@ -107,7 +107,7 @@ ONE_OF_EACH: tuple[Command[Any], ...] = (
     EVERY_JOB,
     Find(queue="q", state=JobState.QUEUED),
     Stats(queues=("q",)),
-    Lanes(queue="q"),
+    Lanes(queue="q", lanes=("x",)),
     Prune(),
     Audit(),
     Now(),
@@ -146,6 +146,7 @@ def every_verb(engine: Engine) -> Every:
     yield group(new("g"), limits=(DepthLimit("q", 6),))
     yield Stats(queues=("q",))
     yield Lanes(queue="q")
+    yield Lanes(queue="q", lanes=("x", "absent"))
     page = yield Find(queue="q", state=JobState.QUEUED, limit=2)
     yield Find(queue="q", state=JobState.QUEUED, limit=2, cursor=page.cursor)
 

@@ -360,6 +360,13 @@ MUTANTS = (
             step.put_job(following, as_waiting(step, replace(following, hold=following.hold & ~following.hold)))""",
         "lanes",
     ),
+    Mutant(
+        "lanes that are named come by name",
+        "reading.lanes",
+        "in command.lanes:",
+        "in sorted(command.lanes):",
+        "lanes",
+    ),
     Mutant("a paused lane goes on", "step.as_waiting", ".paused:", ".paused and False:", "pause"),
     Mutant(
         "a failed parent releases its children",

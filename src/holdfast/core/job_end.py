@@ -82,8 +82,8 @@ async def read_facts(store: StoreConnection, key: JobKey, origin: str = "") -> J
     if record is None:
         return None
     stats = (await engine.stats(key.queue)).queues
-    lanes = (await engine.lanes(key.queue)).lanes if record.lane is not None else ()
-    lane = next((lane for lane in lanes if lane.lane == record.lane), None)
+    lanes = (await engine.lanes(key.queue, record.lane)).lanes if record.lane is not None else ()
+    lane = lanes[0] if lanes else None
     first = key.id if lane is None or lane.head is None else lane.head
     (head,) = (None,) if first == key.id else (await engine.get(JobKey(key.queue, first))).jobs
     pools = (await engine.pools()).pools if record.epoch else ()

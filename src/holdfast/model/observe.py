@@ -82,9 +82,10 @@ class LanesAnswer(Answer, frozen=True, gc=False, kw_only=True):
 
 
 class Lanes(Command[LanesAnswer], frozen=True, gc=False, kw_only=True):
-    """The lanes of a queue, by name."""
+    """The lanes of a queue: those of these names that exist, in this order; None: all, by name."""
 
     queue: str
+    lanes: tuple[str, ...] | None = None
 
 
 class PruneAnswer(Answer, frozen=True, gc=False, kw_only=True):

@@ -9,7 +9,7 @@ from failing_engine import FailingEngine
 from manual_worker import settle, take
 
 from holdfast import App, JobState, Task, WaitTimeout
-from holdfast.model.observe import Get
+from holdfast.model.observe import Get, Lanes
 from holdfast.runtime import SystemRuntime
 
 
@@ -50,3 +50,12 @@ async def test_a_caller_that_gives_up_leaves_nothing_to_read(jobs: App[object], 
     with pytest.raises(WaitTimeout):
         await handle.aresult(timeout=0.05)
     assert waited_for(jobs) == 0
+
+
+async def test_a_caller_that_gives_up_reads_no_lane_but_its_own(jobs: App[object], double: Task[[int], int]) -> None:
+    engine = FailingEngine(SystemRuntime())
+    with jobs.swapped(engine, jobs.runtime):
+        handles = [await double.using(lane=lane).aenqueue(1) for lane in ("alice", "bob")]
+        with pytest.raises(WaitTimeout):
+            await handles[1].aresult(timeout=0)
+    assert [command.lanes for command in engine.commands if isinstance(command, Lanes)] == [("bob",)]

@@ -17,7 +17,7 @@ from holdfast.model.observe import (
     Stats,
     StatsAnswer,
 )
-from holdfast.model.records import QueueRecord
+from holdfast.model.records import LaneRecord, QueueRecord
 from holdfast.model.states import JobState
 
 JOBS_PER_READ = 1_000
@@ -99,7 +99,15 @@ def queue_stats(step: Step, name: str) -> QueueStats:
 
 
 def lanes(step: Step, command: Lanes) -> LanesAnswer:
-    return LanesAnswer(at=step.at, lanes=tuple(step.state.lanes(command.queue)))
+    # RD5: without a read of the other lanes.
+    if command.lanes is None:
+        return LanesAnswer(at=step.at, lanes=tuple(step.state.lanes(command.queue)))
+    found: list[LaneRecord] = []
+    for name in command.lanes:
+        lane = step.state.lane(command.queue, name)
+        if lane is not None:
+            found.append(lane)
+    return LanesAnswer(at=step.at, lanes=tuple(found))
 
 
 def audit(step: Step, command: Audit) -> AuditAnswer:

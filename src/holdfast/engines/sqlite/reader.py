@@ -30,6 +30,7 @@ class Reader:
         self._in_use = CONNECTIONS.in_use(self.connection)
         self._sql = load("statements.sql", store.namespace)
         self._state = SqliteState(self.connection, self._sql)
+        self._state.checks_lanes = False  # a read shows a broken lane; the next write repairs it
         self._ledger = Ledger(self._state)
 
     def shorten_waits(self) -> None:

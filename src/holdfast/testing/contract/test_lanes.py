@@ -304,6 +304,19 @@ async def test_lanes_are_listed_by_name(bench: Bench) -> None:
     assert (await bench.engine.lanes("absent")).lanes == ()
 
 
+# RD5
+@guarantee(Guarantee.READING)
+async def test_lanes_that_are_named_come_in_the_order_of_the_names(bench: Bench) -> None:
+    for lane in ("a", "b", "c"):
+        await bench.put(new_job(lane, lane=lane))
+    await bench.put(new_job("x", queue="other", lane="x"))
+
+    lanes = (await bench.engine.lanes(QUEUE, "c", "x", "a")).lanes
+
+    assert [(lane.lane, lane.head, lane.depth) for lane in lanes] == [("c", "c", 1), ("a", "a", 1)]
+    assert (await bench.engine.lanes(QUEUE, "absent")).lanes == ()
+
+
 @guarantee(Guarantee.READING)
 async def test_the_record_of_an_empty_lane_contains_when_it_became_empty(bench: Bench) -> None:
     await bench.put(new_job(lane="lane"))

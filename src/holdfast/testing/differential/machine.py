@@ -330,6 +330,7 @@ class Differential(RuleBasedStateMachine):
         self.ask(observe.Stats(queues=(queue,)))
         self.ask(observe.Stats())
         self.ask(observe.Lanes(queue=queue))
+        self.ask(observe.Lanes(queue=queue, lanes=("x", "absent", "0")))
         self.ask(operate.Emptied(queue=queue))
         self.ask(work.Workers())
 

@@ -146,22 +146,29 @@ BEGIN
     RETURN reply(v_now, '"queues":' || coalesce(v_queues, '[]'));
 END $$;
 
--- The lanes of a queue, by name. The fence of a lane is written when a job leaves it; until then its head has the
+-- RD5: the lanes of a queue, by name. The fence of a lane is written when a job leaves it; until then its head has the
 -- last one.
 CREATE FUNCTION lanes(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
 LANGUAGE plpgsql STABLE {{entry}}
 SET enable_seqscan = off SET jit = off AS $$
 DECLARE
+    v_names text[];
     v_lanes json;
 BEGIN
     PERFORM begin_call();
+    IF jsonb_typeof(p_request -> 'lanes') = 'array' THEN
+        v_names := ARRAY(SELECT jsonb_array_elements_text(p_request -> 'lanes'));
+    ELSE
+        v_names := ARRAY(SELECT lane FROM lane WHERE queue = p_request ->> 'queue' ORDER BY lane);
+    END IF;
     SELECT json_agg(json_build_object(
         'queue', l.queue, 'lane', l.lane, 'head', l.head, 'depth', l.depth, 'paused', l.paused,
         'totals', json_build_object('succeeded', l.succeeded, 'failed', l.failed, 'cancelled', l.cancelled),
-        'fence', greatest(l.fence, CASE WHEN j.granted THEN j.fence END), 'emptied', l.emptied) ORDER BY l.lane)
+        'fence', greatest(l.fence, CASE WHEN j.granted THEN j.fence END), 'emptied', l.emptied) ORDER BY place)
     INTO v_lanes
-    FROM lane AS l LEFT JOIN job AS j ON j.queue = l.queue AND j.id = l.head
-    WHERE l.queue = p_request ->> 'queue';
+    FROM unnest(v_names) WITH ORDINALITY AS requested (name, place)
+        JOIN lane AS l ON l.queue = p_request ->> 'queue' AND l.lane = name
+        LEFT JOIN job AS j ON j.queue = l.queue AND j.id = l.head;
     RETURN reply(call_time(p_offset, p_not_before_us), '"lanes":' || coalesce(v_lanes, '[]'));
 END $$;
 

@@ -2216,5 +2216,16 @@ end
 
 -- engines/ledger/reading.py: lanes
 function R.lanes(step, command)
-  return { at = step.at, lanes = S.lanes(command.queue) }
+  -- RD5: without a read of the other lanes.
+  if command.lanes == nil then
+    return { at = step.at, lanes = S.lanes(command.queue) }
+  end
+  local found = {}
+  for _, name in ipairs(command.lanes) do
+    local lane = S.lane(command.queue, name)
+    if lane ~= nil then
+      found[#found + 1] = lane
+    end
+  end
+  return { at = step.at, lanes = found }
 end

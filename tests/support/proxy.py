@@ -159,6 +159,14 @@ class ProxiedConnection:
             pump.cancel()
 
 
+async def close_listener(listener: asyncio.Server) -> None:
+    """Close it so that no connection is lost between its accept and the next turn of the loop: it would stay open."""
+    for listening in listener.sockets:
+        listener.get_loop().remove_reader(listening.fileno())
+    await asyncio.sleep(0)
+    listener.close()
+
+
 class Proxy:
     """Forwards `port` to the server's port. A context manager."""
 
@@ -233,9 +241,9 @@ class Proxy:
         """Refuse new connections, as if the port were closed. Open connections stay."""
 
         async def refuse() -> None:
-            if self._listener is not None:
-                self._listener.close()
+            if (listener := self._listener) is not None:
                 self._listener = None
+                await close_listener(listener)
 
         self._do(refuse)
 
@@ -244,7 +252,7 @@ class Proxy:
 
         async def accept() -> None:
             if self._listener is None:
-                self._listener = await asyncio.start_server(self._serve, LOOPBACK, self.port)
+                self._listener = await asyncio.start_server(self._accepted, LOOPBACK, self.port)
 
         self._do(accept)
 
@@ -259,9 +267,11 @@ class Proxy:
 
     def close(self) -> None:
         async def cancel() -> None:
-            for task in list(self._tasks):
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            while self._tasks:
+                for task in self._tasks:
+                    task.cancel()
+                await asyncio.wait(self._tasks)
+            await asyncio.sleep(0)  # aborted transports are closed in the next turn of the loop
 
         self.refuse()
         self.cut()
@@ -292,30 +302,35 @@ class Proxy:
             gate.set()
         return gates
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = self._loop.create_task(self._serve(reader, writer))
         self._tasks.add(task)
-        connection = None
+
+        def close(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            writer.close()
+
+        # Not in the task: it may be cancelled before its first step.
+        task.add_done_callback(close)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             from_server, to_server = await asyncio.open_connection(LOOPBACK, self._target)
-            connection = ProxiedConnection(writer, to_server, self._wire())
-            self._connections.add(connection)
-            both = (self._to_server(connection, reader), self._to_client(connection, from_server))
-            connection.pumps = [asyncio.ensure_future(pump) for pump in both]
-            _, left = await asyncio.wait(connection.pumps, return_when=asyncio.FIRST_COMPLETED)
+        except OSError:
+            return
+        connection = ProxiedConnection(writer, to_server, self._wire())
+        self._connections.add(connection)
+        both = (self._to_server(connection, reader), self._to_client(connection, from_server))
+        connection.pumps = [asyncio.ensure_future(pump) for pump in both]
+        try:
+            await asyncio.wait(connection.pumps, return_when=asyncio.FIRST_COMPLETED)
+        finally:
             # One side has ended, so the other has no peer.
-            for pump in left:
+            for pump in connection.pumps:
                 pump.cancel()
             await asyncio.gather(*connection.pumps, return_exceptions=True)
             to_server.close()
-        except OSError:
-            pass
-        finally:
-            writer.close()
-            self._tasks.discard(task)
-            if connection is not None:
-                self._connections.discard(connection)
+            self._connections.discard(connection)
 
     async def _to_server(self, connection: ProxiedConnection, reader: asyncio.StreamReader) -> None:
         while data := await reader.read(READ_BYTES):

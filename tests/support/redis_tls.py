@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from postgres_cluster import free_port
+from proxy import close_listener
 from redis_binaries import find_all
 from redis_server import WITHOUT_PERSISTENCE, Settings, new_folder, private_server, start_new
 
@@ -84,6 +85,7 @@ def _decrypting(target: int, certificate: Certificate, client_authority: Path | 
         context.load_verify_locations(client_authority)
         context.verify_mode = ssl.CERT_REQUIRED
     loop, port = asyncio.new_event_loop(), free_port()
+    tasks: set[asyncio.Task[None]] = set()
 
     async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -98,15 +100,27 @@ def _decrypting(target: int, certificate: Certificate, client_authority: Path | 
         from_server, to_server = await asyncio.open_connection("127.0.0.1", target)
         await asyncio.gather(copy(reader, to_server), copy(from_server, writer))
 
+    def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = loop.create_task(serve(reader, writer))
+        tasks.add(task)
+
+        def close(task: asyncio.Task[None]) -> None:
+            tasks.discard(task)
+            writer.transport.abort()
+
+        # Not in the task: it may be cancelled before its first step.
+        task.add_done_callback(close)
+
     async def run(ready: threading.Event, end: asyncio.Event) -> None:
-        server = await asyncio.start_server(serve, "127.0.0.1", port, ssl=context)
+        server = await asyncio.start_server(accepted, "127.0.0.1", port, ssl=context)
         ready.set()
         await end.wait()
-        server.close()
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        await close_listener(server)
+        # More than once: a handshake that ends meanwhile starts a task.
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in others:
+                task.cancel()
+            await asyncio.wait(others)
         await asyncio.sleep(0)  # aborted connections are closed in the next turn of the loop
 
     ready, end = threading.Event(), asyncio.Event()

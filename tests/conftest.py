@@ -7,6 +7,7 @@ Servers are imported late, so that a run without them neither starts one nor loa
 """
 
 import asyncio
+import gc
 import inspect
 import signal
 import sys
@@ -89,6 +90,17 @@ def runner() -> Iterator[asyncio.Runner]:
     """One event loop for a test and its fixtures."""
     with asyncio.Runner() as runner:
         yield runner
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # the collected tests stay until the end: to look at them again takes most of the time of `gc.collect`
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _garbage_is_collected() -> Iterator[None]:
+    """What a module left open warns at its end, and fails its last test, not a test of another module."""
+    yield
+    gc.collect()
 
 
 # --- PostgreSQL ---

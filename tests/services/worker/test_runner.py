@@ -129,24 +129,22 @@ async def test_a_long_row_of_quick_handlers_lets_others_have_their_turn() -> Non
 async def test_no_attempt_is_lost_to_the_garbage_collector() -> None:
     """The loop holds its tasks weakly; someone must hold them strongly."""
 
+    gc.collect()
     gc.freeze()  # what other tests left behind is not worth a thousand looks
-    try:
-        app = MinimalApp(MinimalTask(_naps))
-        ids = await app.put(*(app.job("_naps") for _ in range(60)))
-        stop = False
+    app = MinimalApp(MinimalTask(_naps))
+    ids = await app.put(*(app.job("_naps") for _ in range(60)))
+    stop = False
 
-        def collect() -> None:
-            gc.collect()
-            if not stop:
-                asyncio.get_running_loop().call_soon(collect)
+    def collect() -> None:
+        gc.collect()
+        if not stop:
+            asyncio.get_running_loop().call_soon(collect)
 
-        collect()
-        await app.drain(concurrency=7)
-        stop = True
-        states = {(await app.look(id)).state for id in ids}
-        assert states == {JobState.SUCCEEDED}
-    finally:
-        gc.unfreeze()
+    collect()
+    await app.drain(concurrency=7)
+    stop = True
+    states = {(await app.look(id)).state for id in ids}
+    assert states == {JobState.SUCCEEDED}
 
 
 async def _naps() -> None:

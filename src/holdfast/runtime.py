@@ -41,6 +41,7 @@ from holdfast.ulid import RANDOM_BYTES, ulid
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
+ThreadCall = Future  # of a blocking function; any thread and any event loop may wait for it
 Stream = int | IO[bytes] | None
 DISCARD = subprocess.DEVNULL
 PIPE = subprocess.PIPE
@@ -99,11 +100,15 @@ class Runtime(ABC):
         """Start a thread."""
 
     @abstractmethod
-    async def run_blocking(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
+    def start_blocking(self, function: Callable[[*Ts], T], *args: *Ts) -> ThreadCall[T]:
         """Call a blocking function in a thread, with the caller's context variables.
 
         It waits for no other call, unlike `asyncio.to_thread`, whose threads may all be taken by handlers.
         """
+
+    async def run_blocking(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
+        """The same, and wait for its end. If the waiting task is cancelled, the function goes on in its thread."""
+        return await asyncio.wrap_future(self.start_blocking(function, *args))
 
     @abstractmethod
     def process(
@@ -342,9 +347,8 @@ class SystemRuntime(Runtime):
         thread.start()
         return thread
 
-    async def run_blocking(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
-        call = partial(copy_context().run, function, *args)
-        return await asyncio.get_running_loop().run_in_executor(self._blocking_calls, call)
+    def start_blocking(self, function: Callable[[*Ts], T], *args: *Ts) -> ThreadCall[T]:
+        return self._blocking_calls.submit(copy_context().run, function, *args)
 
     def process(
         self,

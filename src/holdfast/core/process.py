@@ -36,6 +36,8 @@ class Process:
         self.pid = os.getpid()
         self.engine = engine
         self.open = False
+        self._must_close = False
+        """True from the first attempt to open on: a caller that was cancelled may have left an open engine."""
         self._needs_close_now = type(engine).close_now is not Engine.close_now
         self._feed = Feed(engine, runtime, bus)
         engine.report_to(_emit_to(bus))
@@ -58,6 +60,7 @@ class Process:
                 await other.wait()  # no limit: the other caller opens the store, which has limits
                 continue
             try:
+                self._must_close = True
                 await self.engine.open()
                 self.open = True
                 self._feed.open()
@@ -87,7 +90,7 @@ class Process:
         for loop, per_loop in list(self._loops.items()):
             if not loop.is_closed():
                 loop.call_soon_threadsafe(per_loop.end_listener.close)
-        if self.open:
+        if self._must_close:
             self.open = False
             if self._feed.has_sent:
                 await self._runtime.run_blocking(self._feed.close)

@@ -1,5 +1,6 @@
 """An engine whose processes run on one host and share files: notifications, feed and liveness between them."""
 
+import asyncio
 import logging
 import os
 import re
@@ -12,7 +13,7 @@ from holdfast.engines.host import HostProcesses, has_sockets
 from holdfast.engines.topics import Topics
 from holdfast.errors import ConfigError, EngineUnavailable
 from holdfast.file_locks import Gate
-from holdfast.runtime import Runtime
+from holdfast.runtime import Runtime, ThreadCall
 
 log = logging.getLogger("holdfast")
 
@@ -30,6 +31,25 @@ class HostEngine(Engine):
         self._processes: HostProcesses | None = None
         self._pid = 0
         """The process that has opened the store; 0: it was never open."""
+        self._opening: ThreadCall[None] | None = None
+
+    # Opening and closing
+
+    @abstractmethod
+    def open_now(self) -> None:
+        """Open, unless it is open. Blocks the calling thread."""
+
+    async def open(self) -> None:
+        """A caller that is cancelled leaves the opening at work. The next one waits for it and starts no other."""
+        if self._opening is None or self._opening.done():
+            self._opening = self._runtime.start_blocking(self.open_now)
+        await asyncio.wrap_future(self._opening)
+
+    async def close(self) -> None:
+        if self._opening is not None and not self._opening.done():
+            await self._runtime.run_blocking(self._opening.exception)  # no limit: to open a store has limits
+        if self._is_in_its_process():
+            await self._runtime.run_blocking(self.close_now)
 
     # The gate
 

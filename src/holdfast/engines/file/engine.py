@@ -76,12 +76,7 @@ class FileEngine(HostEngine):
 
     # Opening and closing
 
-    async def open(self) -> None:
-        if self._thread is None:
-            await self._runtime.run_blocking(self.open_now)
-
     def open_now(self) -> None:
-        """Open. Blocks the calling thread."""
         if self._thread is not None:
             return
         self._prepare()
@@ -118,10 +113,6 @@ class FileEngine(HostEngine):
     def _refused_by_disk(self, error: OSError) -> EngineError:
         text = f"{self._folder.path} cannot be used ({error}). Check that this process may write to it."
         return disk_error(text, error)
-
-    async def close(self) -> None:
-        if self._thread is not None and self._is_in_its_process():
-            await self._runtime.run_blocking(self.close_now)
 
     def close_now(self) -> None:
         if self._syncs is not None:

@@ -88,12 +88,7 @@ class SqliteEngine(HostEngine):
 
     # Opening and closing
 
-    async def open(self) -> None:
-        if self._writer is None:
-            await self._runtime.run_blocking(self.open_now)
-
     def open_now(self) -> None:
-        """Open. Blocks the calling thread."""
         if self._writer is not None:
             return
         store, runtime = self._store, self._runtime
@@ -143,10 +138,6 @@ class SqliteEngine(HostEngine):
                 "is fine.",
                 key="url",
             )
-
-    async def close(self) -> None:
-        if self._writer is not None and self._is_in_its_process():
-            await self._runtime.run_blocking(self.close_now)
 
     def close_now(self) -> None:
         for thread in (self._writer, self._reader):

@@ -23,7 +23,7 @@ from holdfast.engines.redis import presence
 from holdfast.engines.redis.roots import root_in_one_slot, root_of_no_queue, root_of_queue
 from holdfast.engines.redis.slots import slot_of
 from holdfast.errors import ConfigError, EngineUnavailable, HistoryLost, OutcomeUnknown, Unsupported
-from holdfast.model.instants import SECOND
+from holdfast.model.instants import DAY, SECOND
 from holdfast.model.job import JobKey
 from holdfast.model.operate import RemoveStatus
 from holdfast.model.produce import Group
@@ -207,6 +207,34 @@ async def test_queues_of_other_primaries_go_on_while_one_is_down(version: str) -
                 await engine.enqueue(Group((new_job("c", queue=gone),)))
             with pytest.raises(OutcomeUnknown, match="carried out for some queues, but not for"):
                 await engine.enqueue(*(Group((new_job("d", queue=queue),)) for queue in (gone, *others)))
+
+
+@pytest.mark.parametrize("version", versions())
+async def test_all_queues_go_on_while_the_primary_with_their_names_is_down(version: str) -> None:
+    with private_cluster(version, settings={"cluster-require-full-coverage": "no"}) as nodes:
+        store = store_on(nodes, "queues")
+        home = nodes.node_of(slot_of(root_of_no_queue(store.namespace)))
+        one, other = queues_on_every_node(nodes, store, skip=home)
+        async with opened(store) as bench:
+            engine: Any = bench.engine
+            engine._primary._wait_s = 0.3
+            for queue in (one, other):
+                await bench.finish(new_job("ended", queue=queue))
+                await bench.put(new_job("lost", queue=queue))
+            await bench.take(2, queues=claims_of(one, other))
+            assert (await engine.expired("reaper")).leases == ()
+            await asyncio.to_thread(home.kill)
+            engine._apart._names.forget()  # as if ten minutes had passed
+
+            await bench.put(new_job("a", queue=one))
+            assert [lease.id for lease in await bench.take(queues=claims_of(one, other))] == ["a"]
+            await engine.pause(other)
+            await engine.resume(other)
+            bench.clock.advance(8 * DAY / SECOND)
+            lost = {(lease.queue, lease.id) for lease in await bench.expired()}
+            assert lost == {(one, "a"), (one, "lost"), (other, "lost")}
+            pruned = await engine.prune()
+            assert (set(pruned.deleted), pruned.more) == ({JobKey(one, "ended"), JobKey(other, "ended")}, True)
 
 
 @pytest.mark.parametrize("version", versions())

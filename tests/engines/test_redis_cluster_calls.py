@@ -15,13 +15,14 @@ from redis_cluster import RedisCluster, private_cluster
 
 from holdfast.engines.redis.cluster import ClusterPrimaries
 from holdfast.engines.redis.connect import RedisConnector, parse
+from holdfast.engines.redis.failures import ReplyError
 from holdfast.engines.redis.primary import Primary
 from holdfast.engines.redis.queue_names import TRIM_FROM, QueueNames
 from holdfast.engines.redis.roots import root_of_queue
 from holdfast.engines.redis.scripts import ServerScript
 from holdfast.engines.redis.slots import Node, SlotMap, SlotRange, Topology, slot_of
 from holdfast.errors import EngineUnavailable, OutcomeUnknown
-from holdfast.model.instants import MINUTE
+from holdfast.model.instants import MINUTE, SECOND
 from holdfast.runtime import Runtime, SystemRuntime
 
 SCRIPT = ServerScript("""
@@ -315,5 +316,31 @@ async def test_the_names_of_queues_that_a_process_used_long_ago_are_forgotten() 
     names = QueueNames("n", runtime, command)
     for number in range(3 * TRIM_FROM):
         runtime.now_us += MINUTE
-        await names.add([f"queue-{number}"])
+        await names.write([f"queue-{number}"])
     assert len(names._written) <= TRIM_FROM
+
+
+async def test_a_failed_write_of_the_names_of_queues_is_logged_and_made_again_after_30_s(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Clock(SystemRuntime):
+        now_us = 0
+
+        def monotonic(self) -> int:
+            return self.now_us
+
+    failures: list[Exception] = [EngineUnavailable("No server."), ReplyError("OOM no memory")]
+
+    async def command(*args: object) -> None:
+        if failures:
+            raise failures.pop()
+
+    runtime = Clock()
+    names = QueueNames("n", runtime, command)
+    await asyncio.gather(names.write(["mail"]), names.write(["sms"]))
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert names.due(["mail", "sms"]) == []
+    runtime.now_us += 30 * SECOND
+    assert names.due(["mail", "sms"]) == ["mail", "sms"]
+    await names.write(["mail"])
+    assert names.due(["mail", "sms"]) == ["sms"]

@@ -101,6 +101,23 @@ async def test_an_enqueue_that_one_of_two_queues_has_refused_is_not_said_to_have
             await bench.engine.enqueue(groups[1])
 
 
+async def test_a_full_primary_with_the_names_of_all_queues_stops_no_call_of_others(
+    nodes: RedisCluster, store: Store
+) -> None:
+    _, other = two_queues(nodes, store)
+    home = nodes.node_of(slot_of(root_of_no_queue(store.namespace)))
+    async with opened(store) as bench:
+        home.configure(maxmemory=1)
+        try:
+            await bench.put(*jobs("a", "b", queue=other))
+            leases = await bench.take(queue=other)
+            answer = await bench.engine.exchange(map(succeed, leases), claim=bench.claim(queue=other))
+        finally:
+            home.configure(maxmemory=0)
+    assert answer.settled == (SettleStatus.APPLIED,)
+    assert [lease.id for lease in answer.leases] == ["b"]
+
+
 async def test_a_queue_that_has_lost_its_history_does_not_stop_the_others(nodes: RedisCluster, store: Store) -> None:
     one, other = two_queues(nodes, store)
     claims = tuple(QueueClaim(queue, (task_claim(),), 1) for queue in (one, other))

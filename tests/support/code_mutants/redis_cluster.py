@@ -11,6 +11,7 @@ EXCHANGE = "engines/redis/exchange_apart.py"
 NAMES = "engines/redis/queue_names.py"
 
 _DOWN = (f"{ENGINE}::test_queues_of_other_primaries_go_on_while_one_is_down",)
+_NAMES_DOWN = (f"{ENGINE}::test_all_queues_go_on_while_the_primary_with_their_names_is_down",)
 _AGAIN = (f"{ENGINE}::test_a_claim_over_several_queues_that_was_sent_before_takes_nothing_new",)
 _IN_ORDER = (f"{ENGINE}::test_a_claim_fills_its_limit_from_its_queues_in_order",)
 _DROPPED = (f"{ENGINE}::test_the_name_of_a_queue_is_dropped_when_nothing_has_used_it_for_an_hour",)
@@ -111,10 +112,26 @@ MUTANTS = (
     Mutant(
         "names of queues are not written",
         APART,
-        "await self._names.add(queues)",
-        "pass",
+        "names = self._names.due(queues)",
+        "names = ()",
         "Lost jobs of a queue are never reaped, and ended ones are never pruned.",
         (f"{ENGINE}::test_a_queue_that_another_process_has_removed_is_found_again_after_its_next_job",),
+    ),
+    Mutant(
+        "a list of queues that cannot be written stops the calls of all queues",
+        NAMES,
+        "except FAILURES as error:",
+        "except ZeroDivisionError as error:",
+        "If one primary is down or full, no job is accepted or claimed in the queues of the others.",
+        _NAMES_DOWN,
+    ),
+    Mutant(
+        "maintenance needs the list of queues",
+        NAMES,
+        "if self._last_read:",
+        "if False:",
+        "While one primary is down, no lost job of the others runs again.",
+        _NAMES_DOWN,
     ),
     Mutant(
         "the name of a queue with jobs is dropped",

@@ -7,15 +7,16 @@ What would have to change two queues in one step is refused by name: a group wit
 in another queue than its child. The capability `cross_queue_atomic` is false.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 from zlib import crc32
 
 from msgspec.structs import replace
 
-from holdfast.engines.redis.calls_apart import PASSING, CallsApart, Parts, PerformOnRoot, latest
+from holdfast.engines.redis.calls_apart import PASSING, CallsApart, Parts, PerformOnRoot, in_parallel, latest
 from holdfast.engines.redis.exchange_apart import ExchangesApart
-from holdfast.engines.redis.queue_names import QueueNames
+from holdfast.engines.redis.queue_names import FAILURES, QueueNames
 from holdfast.errors import HistoryLost, OutcomeUnknown, Unsupported
 from holdfast.model import observe, operate, produce, work
 from holdfast.model.command import A, Answer, Command
@@ -75,9 +76,9 @@ class QueuesApart:
     async def _perform(self, command: Command[Any]) -> Answer:
         match command:
             case work.Exchange():
-                if command.claim is not None:
-                    await self._use([wanted.queue for wanted in command.claim.queues])
-                return await self._exchanges.perform(command)
+                if command.claim is None:
+                    return await self._exchanges.perform(command)
+                return await self._use([one.queue for one in command.claim.queues], self._exchanges.perform(command))
             case produce.Enqueue():
                 return await self._enqueue(command)
             case work.Renew():
@@ -85,11 +86,9 @@ class QueuesApart:
             case observe.Get():
                 return await self._get(command)
             case operate.Pause():
-                await self._names.add([command.queue])
-                return await self._calls.on_queue(command.queue, command)
+                return await self._with_names([command.queue], self._calls.on_queue(command.queue, command))
             case operate.PutPool() | operate.Resize():
-                await self._names.add([command.name])
-                return await self._calls.on_queue(command.name, command)
+                return await self._with_names([command.name], self._calls.on_queue(command.name, command))
             case operate.RemoveQueue():
                 return await self._remove_queue(command)
             case work.Expired():
@@ -109,10 +108,22 @@ class QueuesApart:
             return await self._calls.on_queue(command.queue, of_one_queue)
         return await self._calls.on_no_queue(command)
 
-    async def _use(self, queues: Collection[str]) -> None:
+    async def _use(self, queues: Collection[str], call: Awaitable[S]) -> S:
         for queue in queues:
             self._on_use(queue)
-        await self._names.add(queues)
+        return await self._with_names(queues, call)
+
+    async def _with_names(self, queues: Iterable[str], call: Awaitable[S]) -> S:
+        """Make the call. The names of its queues are written beside it, if that is due."""
+        names = self._names.due(queues)
+        if not names:
+            return await call
+        answer, written = await in_parallel((call, self._names.write(names)))
+        for outcome in (answer, written):
+            if isinstance(outcome, Exception):
+                raise outcome
+        assert isinstance(answer, Answer)
+        return answer
 
     # Divided by queue
 
@@ -124,7 +135,9 @@ class QueuesApart:
                 places.setdefault(queue, []).append(place)
         if not places:
             return await self._calls.on_no_queue(command)
-        await self._use(places)
+        return await self._use(places, self._enqueue_apart(command, places))
+
+    async def _enqueue_apart(self, command: produce.Enqueue, places: Mapping[str, list[int]]) -> produce.EnqueueAnswer:
         if len(places) == 1:
             only, those = next(iter(places.items()))
             if len(those) == len(command.groups):
@@ -224,12 +237,12 @@ class QueuesApart:
 
     # About all queues
 
-    async def _on_all(self, make: Callable[[str], Command[S]]) -> Parts[S]:
-        return await self._calls.on_each({queue: make(queue) for queue in await self._names.all()})
+    async def _on_all(self, command: Command[S]) -> Parts[S]:
+        return await self._calls.on_each(dict.fromkeys(await self._names.all(), command))
 
     async def _expired(self, command: work.Expired) -> work.ExpiredAnswer:
         # T7: reapers begin at different queues, and inside a queue at different places.
-        parts = await self._on_all(lambda queue: command)
+        parts = await self._calls.on_each(dict.fromkeys(await self._names.all_or_last_read(), command))
         answers = parts.some_or_raise("expired")
         lists = [answers[queue].leases for queue in sorted(answers)]
         start = crc32(command.worker.encode()) % len(lists) if lists else 0
@@ -237,13 +250,13 @@ class QueuesApart:
         return work.ExpiredAnswer(at=await self._at(answers), leases=tuple(leases[: command.limit]))
 
     async def _disown(self, command: work.Disown) -> work.DisownAnswer:
-        answers = (await self._on_all(lambda queue: command)).all_or_raise("disown")
+        answers = (await self._on_all(command)).all_or_raise("disown")
         leases = sorted(key for answer in answers.values() for key in answer.leases)
         return work.DisownAnswer(at=await self._at(answers), leases=tuple(leases))
 
     async def _stats(self, command: observe.Stats) -> observe.StatsAnswer:
         if command.queues is None:
-            found = (await self._on_all(lambda queue: command)).all_or_raise("stats", reads=True)
+            found = (await self._on_all(command)).all_or_raise("stats", reads=True)
             stats = [one for queue in sorted(found) for one in found[queue].queues]
             return observe.StatsAnswer(at=await self._at(found), queues=tuple(stats))
         parts = await self._calls.on_each({queue: observe.Stats(queues=(queue,)) for queue in command.queues})
@@ -253,46 +266,50 @@ class QueuesApart:
         )
 
     async def _pools(self, command: operate.Pools) -> operate.PoolsAnswer:
-        answers = (await self._on_all(lambda queue: command)).all_or_raise("pools", reads=True)
+        answers = (await self._on_all(command)).all_or_raise("pools", reads=True)
         pools = [pool for queue in sorted(answers) for pool in answers[queue].pools]
         return operate.PoolsAnswer(at=await self._at(answers), pools=tuple(pools))
 
     async def _prune(self, command: observe.Prune) -> observe.PruneAnswer:
         """One queue after the other, until the limit is reached. The next prune goes on behind the last queue."""
-        answer = await self._calls.on_no_queue(command)
-        names = await self._names.all()
+        names = await self._names.all_or_last_read()
         behind = [name for name in names if name > self._prune_after]
-        more, left = False, command.limit
-        for queue in (*behind, *names[: len(names) - len(behind)]):
+        answers: dict[str, observe.PruneAnswer] = {}
+        errors: dict[str, Exception] = {}
+        left = command.limit
+        for queue in ("", *behind, *names[: len(names) - len(behind)]):  # "": what belongs to no queue
             if left == 0:
-                more = True
                 break
+            prune = observe.Prune(limit=left)
             try:
-                part = await self._calls.on_queue(queue, observe.Prune(limit=left))
-            except PASSING:  # it has jobs of its own to prune later, and delays no other queue
-                more = True
+                part = await (self._calls.on_queue(queue, prune) if queue else self._calls.on_no_queue(prune))
+            except PASSING as error:  # it has jobs of its own to prune later, and delays no other queue
+                errors[queue] = error
                 continue
-            self._prune_after = queue
-            more = more or part.more
-            answer = replace(
-                answer,
-                at=answer.at.after(part.at),
-                deleted=(*answer.deleted, *part.deleted),
-                expired=(*answer.expired, *part.expired),
-            )
-            left = command.limit - max(len(answer.deleted), len(answer.expired))
+            self._prune_after = queue or self._prune_after
+            answers[queue] = part
+            left -= max(len(part.deleted), len(part.expired))
+        parts = Parts(answers, errors).some_or_raise("prune").values()
+        more = left == 0 or bool(errors) or any(part.more for part in parts)
         if not more:
             await self._drop_unused_names()
-        return replace(answer, more=more)
+        return observe.PruneAnswer(
+            at=latest(part.at for part in parts),
+            deleted=tuple(key for part in parts for key in part.deleted),
+            expired=tuple(key for part in parts for key in part.expired),
+            workers=tuple(name for part in parts for name in part.workers),
+            more=more,
+        )
 
     async def _drop_unused_names(self) -> None:
-        unused = await self._names.unused()
-        found = await self._calls.on_each({queue: observe.Stats() for queue in unused})
-        await self._names.drop(queue for queue, answer in found.answers.items() if not answer.queues)
+        with suppress(*FAILURES):  # the next prune tries again
+            unused = await self._names.unused()
+            found = await self._calls.on_each({queue: observe.Stats() for queue in unused})
+            await self._names.drop(queue for queue, answer in found.answers.items() if not answer.queues)
 
     async def _audit(self, command: observe.Audit) -> observe.AuditAnswer:
         own = await self._calls.on_no_queue(command)
-        answers = (await self._on_all(lambda queue: command)).all_or_raise("audit", reads=True)
+        answers = (await self._on_all(command)).all_or_raise("audit", reads=True)
         problems = [problem for queue in sorted(answers) for problem in answers[queue].problems]
         return replace(
             own, at=latest([own.at, *(answer.at for answer in answers.values())]), problems=(*own.problems, *problems)

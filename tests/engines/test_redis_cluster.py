@@ -237,6 +237,25 @@ async def test_all_queues_go_on_while_the_primary_with_their_names_is_down(versi
             assert (set(pruned.deleted), pruned.more) == ({JobKey(one, "ended"), JobKey(other, "ended")}, True)
 
 
+async def test_a_worker_keeps_its_leases_while_its_record_cannot_be_written() -> None:
+    with private_cluster(versions()[0], settings={"cluster-require-full-coverage": "no"}) as nodes:
+        store = store_on(nodes, "queues")
+        home = nodes.node_of(slot_of(root_of_no_queue(store.namespace)))
+        queue, other = queues_on_every_node(nodes, store, skip=home)
+        async with opened(store) as bench:
+            engine: Any = bench.engine
+            engine._primary._wait_s = 0.3
+            record = WorkerRecord(worker="w", queues=(queue, other), interval=SECOND)
+            await engine.heartbeat(record)
+            await asyncio.to_thread(home.kill)
+            assert (await engine.heartbeat(record)).stop is False
+            await asyncio.to_thread(nodes.node_of(slot_of(root_of_queue(store.namespace, queue))).kill)
+            assert (await engine.heartbeat(record)).stop is False
+            await asyncio.to_thread(nodes.node_of(slot_of(root_of_queue(store.namespace, other))).kill)
+            with pytest.raises(EngineUnavailable):
+                await engine.heartbeat(record)
+
+
 @pytest.mark.parametrize("version", versions())
 @pytest.mark.parametrize("mode", ["namespace", pytest.param("queues", marks=pytest.mark.chaos)])
 async def test_a_failover_loses_nothing_that_a_replica_has_confirmed(version: str, mode: str) -> None:

@@ -134,6 +134,14 @@ MUTANTS = (
         _NAMES_DOWN,
     ),
     Mutant(
+        "a heartbeat that cannot be written is a failure",
+        APART,
+        "except (EngineUnavailable, TimeoutError):",
+        "except ZeroDivisionError:",
+        "While one primary is down, workers claim nothing in the queues of the others.",
+        (f"{ENGINE}::test_a_worker_keeps_its_leases_while_its_record_cannot_be_written",),
+    ),
+    Mutant(
         "the name of a queue with jobs is dropped",
         APART,
         "if not answer.queues)",

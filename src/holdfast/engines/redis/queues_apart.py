@@ -7,6 +7,7 @@ What would have to change two queues in one step is refused by name: a group wit
 in another queue than its child. The capability `cross_queue_atomic` is false.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -17,12 +18,15 @@ from msgspec.structs import replace
 from holdfast.engines.redis.calls_apart import PASSING, CallsApart, Parts, PerformOnRoot, in_parallel, latest
 from holdfast.engines.redis.exchange_apart import ExchangesApart
 from holdfast.engines.redis.queue_names import FAILURES, QueueNames
-from holdfast.errors import HistoryLost, OutcomeUnknown, Unsupported
+from holdfast.errors import EngineUnavailable, HistoryLost, OutcomeUnknown, Unsupported
 from holdfast.model import observe, operate, produce, work
 from holdfast.model.command import A, Answer, Command
-from holdfast.model.instants import At
+from holdfast.model.instants import At, Seconds
 
 S = TypeVar("S", bound=Answer)
+
+HEARTBEAT_WAIT_S: Seconds = 2.0
+"""For the server of the workers' records. Meanwhile the thread that sends the heartbeat renews no lease."""
 
 _OF_ONE_QUEUE = (
     operate.Cancel,
@@ -81,6 +85,8 @@ class QueuesApart:
                 return await self._use([one.queue for one in command.claim.queues], self._exchanges.perform(command))
             case produce.Enqueue():
                 return await self._enqueue(command)
+            case work.Heartbeat():
+                return await self._heartbeat(command)
             case work.Renew():
                 return await self._renew(command)
             case observe.Get():
@@ -196,6 +202,15 @@ class QueuesApart:
             at=await self._at(answers),
             jobs=tuple(next(results[one.queue]) if one.queue in results else busy for one in command.jobs),
         )
+
+    async def _heartbeat(self, command: work.Heartbeat) -> work.HeartbeatAnswer:
+        """A worker that cannot write its record goes on, as long as it can renew leases in one of its queues."""
+        try:
+            async with asyncio.timeout(HEARTBEAT_WAIT_S):
+                return await self._calls.on_no_queue(command)
+        except (EngineUnavailable, TimeoutError):
+            parts = await self._calls.on_each(dict.fromkeys(command.worker.queues, observe.Now()))
+            return work.HeartbeatAnswer(at=await self._at(parts.some_or_raise("heartbeat")), stop=False)
 
     async def _get(self, command: observe.Get) -> observe.GetAnswer:
         by_queue: dict[str, list[Any]] = {}

@@ -5,8 +5,8 @@ larger the batches are.
 
 A blocking caller that finds the connection idle runs a short command in its own thread, because two changes of threads
 take longer than the command itself. There a signal handler can raise an error at any line, such as KeyboardInterrupt:
-inside a transaction, or between the commit and the notifications. After any error of such a call, the thread of the
-connection ends what may be left open (`recover`) and wakes all subscribers.
+inside a transaction, or between the commit and the notifications. Unless such a call has an answer or a refusal, the
+thread of the connection ends what may be left open (`recover`) and wakes all subscribers.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
 from holdfast.engines.topics import EVERY_TOPIC
-from holdfast.errors import EngineUnavailable
+from holdfast.errors import EngineUnavailable, HoldfastError, OutcomeUnknown
 from holdfast.model.command import Command
 from holdfast.runtime import Runtime
 
@@ -122,7 +122,7 @@ class CommandThread:
             try:
                 (result,) = self._run(self.runner, [command])
                 self._send(result.topics)
-                complete = result.error is None
+                complete = result.error is None or _is_refusal(result.error)
                 return result
             finally:
                 try:
@@ -233,6 +233,11 @@ class CommandThread:
         for loop, answers in by_loop.items():
             with suppress(RuntimeError):  # the loop has been closed, and its tasks have ended
                 loop.call_soon_threadsafe(_resolve, answers)
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """True if the runner certainly wrote nothing. Other errors may come from a signal handler, or hide one."""
+    return isinstance(error, HoldfastError) and not isinstance(error, EngineUnavailable | OutcomeUnknown)
 
 
 def closed_error() -> EngineUnavailable:

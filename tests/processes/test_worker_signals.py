@@ -62,6 +62,16 @@ PROGRAM = """
 """
 
 
+@contextmanager
+def sighup_not_ignored() -> Iterator[None]:
+    """Child processes inherit what `nohup make test` ignores, and a worker goes on ignoring it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 class Process:
     """A worker in a process group of its own. Its output goes to a file."""
 
@@ -69,7 +79,7 @@ class Process:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
         env = {**kept, "PYTHONPATH": os.pathsep.join(sys.path), **environment}
         self._log = folder / "worker.log"
-        with self._log.open("wb") as log:
+        with self._log.open("wb") as log, sighup_not_ignored():
             self._child = subprocess.Popen(
                 [sys.executable, *command],
                 cwd=folder,

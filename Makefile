@@ -19,15 +19,16 @@ help: ## Show this list
 test: $(INSTALLED) ## Run the tests (the long proofs left out)
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-# What may differ between versions of Python. Tests that use a server run on the first interpreter alone.
+# What differs most between versions of Python: no tests that use a server.
 SHORT := tests/unit tests/services tests/engines tests/contract -k "not postgres and not redis and not valkey"
 
 test-short: $(INSTALLED) ## Run the tests that need no server and no long time
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(SHORT)
 
 # Looked for on the PATH and among pyenv's versions. One that is missing, or cannot make virtual environments, is skipped.
-test-others: $(INSTALLED) ## Run test-short on each other supported Python found on this machine
+test-others: $(INSTALLED) ## Run all tests on one other supported Python, by day in turn, and test-short on each of the rest
 	@first=$$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+	set --; \
 	for version in $(VERSIONS); do \
 		if [ "$$version" = "$$first" ]; then continue; fi; \
 		found=; \
@@ -35,8 +36,15 @@ test-others: $(INSTALLED) ## Run test-short on each other supported Python found
 			if "$$python" -c 'import ensurepip, venv' 2>/dev/null; then found=$$python; break; fi; \
 		done; \
 		if [ -z "$$found" ]; then echo "Python $$version: not found, or without venv and ensurepip; skipped"; continue; fi; \
-		echo "Python $$version: $$found"; \
-		$(MAKE) --no-print-directory PYTHON="$$found" VENV="build/venv-$$version" test-short || exit 1; \
+		set -- "$$@" "$$version=$$found"; \
+	done; \
+	if [ $$# -eq 0 ]; then exit 0; fi; \
+	turn=$$(($$(date +%s) / 86400 % $$#)); \
+	for other in "$$@"; do \
+		if [ $$turn -eq 0 ]; then target=test; else target=test-short; fi; \
+		turn=$$((turn - 1)); \
+		echo "Python $${other%%=*}: $${other#*=}, make $$target"; \
+		$(MAKE) --no-print-directory PYTHON="$${other#*=}" VENV="build/venv-$${other%%=*}" $$target || exit 1; \
 	done
 
 check: $(INSTALLED) ## Check format, lint, types and import direction

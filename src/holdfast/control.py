@@ -26,6 +26,7 @@ from holdfast.model.records import LaneRecord
 from holdfast.model.states import JobState
 from holdfast.model.text import check_name
 from holdfast.operate.operating import cancel_job, check_done, find_key, find_record
+from holdfast.operate.overview import StoreOverview, read_overview
 from holdfast.operate.queues import did_you_mean, remove_queue
 from holdfast.operate.report import Report, report_of
 from holdfast.operate.searching import Page, Search
@@ -109,8 +110,8 @@ class Control:
         lanes = (await engine.lanes(queue, *names)).lanes
         heads = [JobKey(queue, lane.head) for lane in lanes if lane.head is not None]
         records = (await engine.get(*heads)).jobs if heads else ()
-        arrivals = {record.id: record.arrival for record in records if record is not None}
-        return [LaneStatus.of(lane, None if lane.head is None else arrivals.get(lane.head)) for lane in lanes]
+        stored = {record.id: record for record in records if record is not None}
+        return [LaneStatus.of(lane, None if lane.head is None else stored.get(lane.head)) for lane in lanes]
 
     lanes = blocking(alanes)
 
@@ -135,6 +136,12 @@ class Control:
         ]
 
     workers = blocking(aworkers)
+
+    async def aoverview(self, /) -> StoreOverview:
+        """All queues and workers, and what is wrong with them: what `holdfast status` shows."""
+        return await read_overview(await self._store.engine())
+
+    overview = blocking(aoverview)
 
     async def ablocked_by(self, /) -> str:
         """What keeps every write waiting, such as a stopped process inside SQLite's gate. Empty: nothing known."""

@@ -274,15 +274,16 @@ class QueueStatus(Shown):
 
     def has_unserved(self, workers: "Sequence[WorkerStatus]") -> bool:
         """True if jobs are due that none of these workers takes. A paused queue has none."""
-        takers = self._takers(workers)
+        takers = self.takers(workers)
         return not self.paused and bool(self.due) and (not takers or bool(self.unserved_tasks(workers)))
 
     def unserved_tasks(self, workers: "Sequence[WorkerStatus]") -> tuple[str, ...]:
         """The tasks with queued jobs that none of these workers takes from this queue."""
-        served = {task for worker in self._takers(workers) for task in worker.tasks}
+        served = {task for worker in self.takers(workers) for task in worker.tasks}
         return tuple(task for task in self.ready_tasks if task not in served)
 
-    def _takers(self, workers: "Sequence[WorkerStatus]") -> "list[WorkerStatus]":
+    def takers(self, workers: "Sequence[WorkerStatus]") -> "list[WorkerStatus]":
+        """Those of these workers that take jobs from this queue."""
         return [worker for worker in workers if worker.alive and not worker.stopping and self.queue in worker.queues]
 
     @classmethod
@@ -308,7 +309,10 @@ class QueueStatus(Shown):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class LaneStatus(Shown):
-    """The depth and the counters of a lane. `head`: the job whose turn it is. `arrival`: its arrival number."""
+    """The depth and the counters of a lane. `head`: the job whose turn it is. `arrival`: its arrival number.
+
+    `head_state`, `head_due_at` and `head_error` are its state, when it is due, and the error of its last attempt.
+    """
 
     queue: str
     lane: str
@@ -319,19 +323,25 @@ class LaneStatus(Shown):
     succeeded: int
     failed: int
     cancelled: int
+    head_state: JobState | None = None
+    head_due_at: datetime | None = None
+    head_error: ErrorInfo | None = None
 
     @classmethod
-    def of(cls, lane: LaneRecord, arrival: int | None) -> "LaneStatus":
+    def of(cls, lane: LaneRecord, head: JobRecord | None) -> "LaneStatus":
         return cls(
             queue=lane.queue,
             lane=lane.lane,
             paused=lane.paused,
             depth=lane.depth,
             head=lane.head,
-            arrival=arrival,
+            arrival=None if head is None else head.arrival,
             succeeded=lane.totals.succeeded,
             failed=lane.totals.failed,
             cancelled=lane.totals.cancelled,
+            head_state=None if head is None else head.state,
+            head_due_at=None if head is None else moment(head.due),
+            head_error=None if head is None else head.last_error,
         )
 
 

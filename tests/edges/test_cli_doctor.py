@@ -11,6 +11,7 @@ from command_line import Answer, Run, Shell, forget_modules
 
 from holdfast import App
 from holdfast.cli.doctor import exit_code
+from holdfast.cli.tables import LEVEL_STYLES
 from holdfast.model.findings import CONNECTION, DURABILITY, QUEUES, Finding, Level
 
 SHOP = """
@@ -114,6 +115,4 @@ def test_names_from_the_store_cannot_send_control_characters(shell: Shell) -> No
 
 
 def test_every_level_has_a_colour() -> None:
-    from holdfast.cli.doctor import STYLES
-
-    assert set(STYLES) == set(Level)
+    assert set(LEVEL_STYLES) == set(Level)

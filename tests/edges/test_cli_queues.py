@@ -55,7 +55,7 @@ def test_status_shows_live_workers_and_then_gives_no_hint(shell: Shell) -> None:
 def test_objects_of_a_status_have_the_fields_of_their_classes(shell: Shell) -> None:
     shell.works.enqueue()
     with shell.app.worker(queues=["elsewhere"]):
-        store, queue, worker = shell("status", "--json").objects
+        store, queue, worker, trouble = shell("status", "--json").objects
     assert store == {
         "kind": "store",
         "engine": "sqlite",
@@ -64,8 +64,12 @@ def test_objects_of_a_status_have_the_fields_of_their_classes(shell: Shell) -> N
         "promise": "durable (every commit synced)",
         "blocked_by": "",
     }
-    assert (queue.pop("kind"), set(queue)) == ("queue", names(QueueStatus) | {"unserved", "unserved_tasks"})
+    assert (queue.pop("kind"), set(queue)) == ("queue", names(QueueStatus) | {"unserved", "unserved_tasks", "status"})
     assert (worker.pop("kind"), set(worker)) == ("worker", names(WorkerStatus))
+    assert (trouble.pop("kind"), trouble["check"], set(trouble)) == (
+        *("trouble", "queues"),
+        {"check", "level", "found", "advice"},
+    )
 
 
 # --- Queues ---

@@ -115,7 +115,7 @@ def test_the_object_has_rates_workers_lanes_and_latencies(shell: Shell) -> None:
     for key in "aabbb":
         pool.enqueue(1, key=key)
     (found,) = shell("top", "--once", "--json", "--interval", "0.1").objects
-    assert set(found) == {"at", "total", "queues", "lanes", "workers", "waited", "ran", "errors"}
+    assert set(found) == {"at", "total", "queues", "lanes", "workers", "troubles", "waited", "ran", "errors"}
     assert found["total"] == {"arrived": 0.0, "ended": 0.0}
     assert (found["queues"][0]["queue"], found["queues"][0]["depth"], found["queues"][0]["arrived"]) == ("ledger", 5, 0)
     assert sum(lane["depth"] for lane in found["lanes"]) == 5
@@ -160,7 +160,7 @@ def test_a_refresh_is_a_few_calls_however_many_queues_there_are(shell: Shell, mo
     monkeypatch.setattr(engine, "perform", count)
     reader = TopReader(Store(TargetApp(shell.app), False), Latencies(shell.app.runtime))
     reader.read()
-    assert commands == ["Stats", "Pools", *["Lanes", "Get"] * 3, "Workers", "Workers"]
+    assert commands == ["Stats", "Workers", "Workers", "Pools", *["Lanes", "Get"] * 3]
     commands.clear()
     reader.read()
     assert commands == ["Stats", "Workers", "Workers"], "lanes are read every five seconds"

@@ -1,8 +1,15 @@
-"""`holdfast jobs show` says what a job waits for; `holdfast status` marks queues whose due jobs no worker takes."""
+"""`holdfast jobs show` says what a job waits for; `holdfast status` shows what keeps queues from going on."""
+
+import re
 
 import pytest
 from command_line import Shell
-from manual_worker import report_in_now
+from manual_worker import report_in_now, settle_now, take_now
+
+from holdfast import ErrorInfo
+from holdfast.model.findings import LANES
+from holdfast.model.instants import SECOND
+from holdfast.model.states import JobState, Reason
 
 
 def waits_for(shell: Shell, job_id: str) -> str:
@@ -70,7 +77,7 @@ def test_status_marks_a_queue_that_no_live_worker_takes_from(shell: Shell) -> No
     shell.works.using(queue="mails").enqueue()
     report_in_now(shell.app, "w1", "works", queues=("default",))
     assert status_of(shell, "mails") == "no worker"
-    assert "No live worker takes from queue mails for task works: jobs are due and wait." in shell("status").out
+    assert "No live worker takes from queue mails, and 1 job is due." in shell("status").out
     assert "no worker" in shell("queues", "list").out
 
 
@@ -86,20 +93,101 @@ def test_status_names_the_task_that_no_worker_has(shell: Shell) -> None:
     shell.works.enqueue()
     shell.retries.enqueue()
     report_in_now(shell.app, "w1", "works", queues=("default",))
-    assert "No live worker takes from queue default for task retries: jobs are due and wait." in shell("status").out
+    assert status_of(shell, "default") == "unknown task"
+    text = "Queue default has jobs of which its live workers do not know the task: task retries."
+    assert text in shell("status").out
+    assert text in shell("top", "--interval", "0.1", "--no-events").out
     (queue,) = (each for each in shell("status", "--json").objects if each["kind"] == "queue")
     assert (queue["unserved"], queue["unserved_tasks"]) == (True, ["retries"])
 
 
-@pytest.mark.parametrize("reason", ["served", "paused", "later"])
+def test_a_queue_without_a_worker_is_marked_before_its_jobs_are_due(shell: Shell) -> None:
+    shell.works.using(queue="mails", delay=3600).enqueue()
+    report_in_now(shell.app, "w1", "works", queues=("default",))
+    assert status_of(shell, "mails") == "no worker"
+    text = "No live worker takes from queue mails. 1 job is waiting there; none is due yet."
+    assert text in shell("status").out
+    (finding,) = (one for one in shell("doctor", "--json").objects if one["found"] == text)
+    assert finding["level"] == "warning"
+
+
+@pytest.mark.parametrize("reason", ["served", "paused"])
 def test_status_marks_nothing_where_no_job_waits_for_a_worker(shell: Shell, reason: str) -> None:
-    if reason == "later":
-        shell.works.using(delay=3600).enqueue()
-    else:
-        shell.works.enqueue()
+    shell.works.enqueue()
     if reason == "served":
         report_in_now(shell.app, "w1", "works", queues=("default",))
     if reason == "paused":
         shell("queues", "pause", "default")
     assert status_of(shell, "default") == ("paused" if reason == "paused" else "open")
-    assert "jobs are due and wait" not in shell("status").out
+    assert "takes from" not in shell("status").out
+
+
+# --- lanes that wait for a retry ---
+
+
+def block_lanes(shell: Shell, *lanes: str) -> None:
+    """In each lane the first job waits ten minutes for its retry, and one more job waits behind it."""
+    error = ErrorInfo("builtins.ValueError", "no funds", "")
+    for lane in lanes:
+        shell.works.using(lane=lane, id=f"head-{lane}").enqueue()
+        shell.works.using(lane=lane, id=f"next-{lane}").enqueue()
+        settle_now(
+            shell.app,
+            take_now(shell.app, shell.works),
+            JobState.RETRYING,
+            reason=Reason.ERROR,
+            error=error,
+            delay=600 * SECOND,
+        )
+    report_in_now(shell.app, "w1", "works", queues=("default",))
+
+
+def test_lanes_that_wait_for_a_retry_are_counted_with_the_next_time(shell: Shell) -> None:
+    block_lanes(shell, "left", "right")
+    next_at = shell.app.control.get("head-left").due_at.astimezone().strftime("%H:%M:%S")
+    text = f"2 lanes of queue default wait for a retry, next {next_at}"
+    assert status_of(shell, "default") == "lanes wait"
+    assert text in shell("status").out
+    assert text in shell("top", "--interval", "0.1", "--no-events").out
+    (finding,) = (one for one in shell("doctor", "--json").objects if one["check"] == LANES.name)
+    assert (finding["level"], text in finding["found"]) == ("note", True)
+    assert "holdfast jobs trigger head-left" in finding["advice"]
+
+
+def test_more_lanes_than_are_read_are_not_counted(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.operate.overview.MAX_RETRYING_JOBS", 1)
+    block_lanes(shell, "left", "right")
+    assert "1 or more lanes of queue default wait for a retry" in shell("status").out
+
+
+def test_a_lane_is_listed_with_the_state_the_time_and_the_error_of_its_first_job(shell: Shell) -> None:
+    block_lanes(shell, "left")
+    (row,) = (line for line in shell("queues", "list", "default").out.splitlines() if line.startswith("left"))
+    assert re.search(r"head-left +retrying +in \S+ min  ValueError: no funds", row)
+    (lane,) = shell("queues", "list", "default", "--json").objects
+    assert (lane["head_state"], lane["head_error"]["message"]) == ("retrying", "no funds")
+
+
+def test_why_names_the_two_ways_to_go_on_before_the_retry(shell: Shell) -> None:
+    block_lanes(shell, "left")
+    output = shell("why", "next-left").out
+    assert "`holdfast jobs trigger head-left` runs it now" in output
+    assert "`holdfast jobs cancel head-left` goes on without it" in output
+
+
+# --- lost workers ---
+
+
+def test_a_worker_that_was_lost_is_named_while_its_job_waits(shell: Shell) -> None:
+    shell.works.using(id="one").enqueue()
+    settle_now(shell.app, take_now(shell.app, shell.works), JobState.RETRYING, reason=Reason.WORKER_LOST, loss=True)
+    report_in_now(shell.app, "w1", "works", queues=("default",))
+    assert re.search(r"1 worker lost \d+ s ago, with jobs: test\.", shell("status").out)
+    assert re.search(r"worker lost, due now$", shell("jobs", "list").out, re.MULTILINE)
+
+
+def test_a_job_whose_living_worker_lost_its_lease_names_no_lost_worker(shell: Shell) -> None:
+    shell.works.enqueue()
+    settle_now(shell.app, take_now(shell.app, shell.works), JobState.RETRYING, reason=Reason.WORKER_LOST, loss=True)
+    report_in_now(shell.app, "test", "works", queues=("default",))
+    assert "worker lost" not in shell("status").out

@@ -10,11 +10,9 @@ from holdfast.cli.exits import DONE, REFUSED, UNREACHABLE, Invocation
 from holdfast.cli.format import safe
 from holdfast.cli.json_output import print_json
 from holdfast.cli.options import app_option, examples, json_option, url_option
-from holdfast.cli.tables import console, table, text
+from holdfast.cli.tables import LEVEL_STYLES, console, table, text
 from holdfast.cli.target import find
 from holdfast.model.findings import CONNECTION, Finding, Level
-
-STYLES = {Level.OK: "green", Level.NOTE: "cyan", Level.WARNING: "yellow", Level.PROBLEM: "red"}
 
 
 @click.command(epilog=examples("holdfast doctor", "holdfast doctor --app shop.jobs", "holdfast doctor --json --strict"))
@@ -59,7 +57,7 @@ def _view(findings: list[Finding]) -> RenderableType:
         words = Text(safe(finding.found))
         if finding.advice:
             words.append(f"\n→ {safe(finding.advice)}", "dim")
-        rows.append([Text(finding.level.value, STYLES[finding.level]), text(finding.check), words])
+        rows.append([Text(finding.level.value, LEVEL_STYLES[finding.level]), text(finding.check), words])
     counts = Counter(finding.level for finding in findings)
     summary = ", ".join(
         f"{counts[level]} {level.value}{'s' if level is not Level.OK and counts[level] != 1 else ''}"

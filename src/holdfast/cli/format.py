@@ -7,12 +7,14 @@ escape.
 
 from datetime import datetime
 
-from holdfast.model.text import shown
+from holdfast.model.states import JobState
+from holdfast.model.text import ErrorInfo, shown
 
 ULID_LENGTH = 26
 SHORT_LENGTH = 14
 """Characters of a generated id in a line: ten encode its millisecond, four more distinguish it from others."""
 LONGEST_ID = 32
+LONGEST_NOTE = 100
 
 
 # --- Stored text ---
@@ -58,6 +60,18 @@ def span(seconds: float) -> str:
         if round(seconds / length, 1) < limit:
             return f"{seconds / length:.1f} {unit}"
     return f"{seconds / 86_400:.1f} d"
+
+
+def error_text(error: ErrorInfo | None, longest: int) -> str:
+    return "" if error is None else cut(f"{error.type.rpartition('.')[2]}: {error.message}", longest)
+
+
+def wait_note(state: JobState | None, due_at: datetime | None, error: ErrorInfo | None, now: datetime) -> str:
+    """When a job that waits for its time is due, and the error of its last attempt. Else empty."""
+    if due_at is None or state not in (JobState.SCHEDULED, JobState.RETRYING):
+        return ""
+    due = f"in {span((due_at - now).total_seconds())}" if due_at > now else "due now"
+    return f"{due}  {error_text(error, LONGEST_NOTE)}".rstrip()
 
 
 def setting(seconds: float) -> str:

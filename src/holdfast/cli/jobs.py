@@ -14,7 +14,7 @@ from rich.text import Text
 
 from holdfast.cli.event_text import describe
 from holdfast.cli.exits import print_message
-from holdfast.cli.format import clock, cut, instant, safe, safe_lines, span
+from holdfast.cli.format import LONGEST_NOTE, clock, cut, error_text, instant, safe, safe_lines, span, wait_note
 from holdfast.cli.job_selection import Filter, filter_options, jobs_by_id, matching, nothing_found
 from holdfast.cli.job_verbs import cancel, delete, requeue, trigger
 from holdfast.cli.json_output import event_data, print_json, readable_json, to_data
@@ -25,14 +25,12 @@ from holdfast.core.wait_reason import Why
 from holdfast.errors import HoldfastError, JobNotFound
 from holdfast.model.job import AttemptOutcome
 from holdfast.model.states import JobState, Reason
-from holdfast.model.text import ErrorInfo
 from holdfast.operate.report import Report
 from holdfast.process_death import deaths_text
 from holdfast.views import Attempt, Job
 
 DEFAULT_LIMIT = 50
 ATTEMPT_COLUMNS = ("attempt#", "outcome", "started", "ran#", "worker", "error")
-LONGEST_NOTE = 100
 LONGEST_ERROR = 200
 LONGEST_VALUE = 2_000
 
@@ -123,15 +121,17 @@ def _job_table(listed: list[Job], now: datetime) -> RenderableType:
 
 def _note(job: Job, now: datetime) -> str:
     """What a reader needs most besides the state: the due time, the worker, the error."""
-    if job.state in (JobState.SCHEDULED, JobState.RETRYING) and job.due_at > now:
-        due = f"in {span((job.due_at - now).total_seconds())}"
-        return f"{due}  {_error_text(job.last_error, LONGEST_NOTE)}".rstrip()
+    if job.state in (JobState.SCHEDULED, JobState.RETRYING):
+        lost = job.reason is Reason.WORKER_LOST
+        return ("worker lost, " if lost else "") + wait_note(
+            job.state, job.due_at, None if lost else job.last_error, now
+        )
     if job.state is JobState.RUNNING:
         return f"on {safe(job.worker)}"
     if job.state is JobState.FAILED and job.reason is Reason.WORKER_LOST and job.losses:
         return cut(_losses_text(job), LONGEST_NOTE)
     if job.state in (JobState.FAILED, JobState.CANCELLED):
-        return _error_text(job.last_error, LONGEST_NOTE) or cut(f"{job.reason or ''} {job.note}".strip(), LONGEST_NOTE)
+        return error_text(job.last_error, LONGEST_NOTE) or cut(f"{job.reason or ''} {job.note}".strip(), LONGEST_NOTE)
     return ""
 
 
@@ -140,10 +140,6 @@ def _losses_text(job: Job) -> str:
     last = job.attempts[-1].generation if job.attempts else 0
     lost = [run for run in job.attempts if run.outcome is AttemptOutcome.WORKER_LOST and run.generation == last]
     return deaths_text(run.error for run in lost) or "its worker was lost before it began"
-
-
-def _error_text(error: ErrorInfo | None, longest: int) -> str:
-    return "" if error is None else cut(f"{error.type.rpartition('.')[2]}: {error.message}", longest)
 
 
 # --- jobs show ---
@@ -262,7 +258,7 @@ def _attempt_row(attempt: Attempt) -> list[Text]:
         Text(clock(attempt.started_at)),
         Text(span(attempt.ran)),
         text(attempt.worker),
-        text(_error_text(attempt.error, LONGEST_ERROR)),
+        text(error_text(attempt.error, LONGEST_ERROR)),
     ]
 
 

@@ -1,19 +1,20 @@
 """`holdfast queues`: list, pause, resume, clear and remove queues. `holdfast pools`: list and resize pools."""
 
 from collections.abc import Sequence
+from datetime import datetime
 
 import click
 from rich.console import RenderableType
 from rich.text import Text
 
 from holdfast.cli.exits import NothingMatched, confirm
-from holdfast.cli.format import count, safe, short
+from holdfast.cli.format import count, safe, short, wait_note
 from holdfast.cli.json_output import print_json
 from holdfast.cli.options import CommandGroup, Store, examples, on_store, yes_option
 from holdfast.cli.progress import ProgressBar
 from holdfast.cli.queue_names import check_pool, check_queue
-from holdfast.cli.status import queue_table
-from holdfast.cli.tables import console, number, table, text
+from holdfast.cli.status import queue_table, word_text
+from holdfast.cli.tables import console, number, state_text, table, text
 from holdfast.cli.watch import present, watch_options
 from holdfast.model.states import JobState
 from holdfast.views import LaneStatus, QueueStatus
@@ -38,7 +39,12 @@ def list_(store: Store, name: str | None, interval_s: float | None) -> None:
     if name is None:
         present(store, lambda: _queue_view(store), lambda: _print_all(_queues(store)), interval_s)
     else:
-        present(store, lambda: _lane_table(_lanes(store, name)), lambda: _print_all(_lanes(store, name)), interval_s)
+        present(
+            store,
+            lambda: _lane_table(_lanes(store, name), store.now),
+            lambda: _print_all(_lanes(store, name)),
+            interval_s,
+        )
 
 
 def _queues(store: Store) -> list[QueueStatus]:
@@ -54,7 +60,10 @@ def _lanes(store: Store, name: str) -> list[LaneStatus]:
 
 
 def _queue_view(store: Store) -> RenderableType:
-    return queue_table(_queues(store), store.control.workers(), store.now)
+    overview = store.control.overview()
+    if overview.queues:
+        return queue_table(overview, store.now)
+    raise NothingMatched("There is no queue yet.")
 
 
 def _print_all(listed: Sequence[object]) -> None:
@@ -146,16 +155,18 @@ def _scope(name: str, lane: str | None) -> str:
     return f"queue {name}" if lane is None else f"lane {lane} of queue {name}"
 
 
-def _lane_table(lanes: list[LaneStatus]) -> RenderableType:
-    columns = ["lane", "status", "depth#", "head", "arrival#", "succeeded#", "failed#", "cancelled#"]
+def _lane_table(lanes: list[LaneStatus], now: datetime) -> RenderableType:
+    columns = ["lane", "status", "depth#", "head", "state", "note", "arrival#", "succeeded#", "failed#", "cancelled#"]
     return table(
         columns,
         [
             [
                 text(lane.lane),
-                Text("paused", style="yellow") if lane.paused else Text("open"),
+                word_text("paused" if lane.paused else "open"),
                 number(lane.depth),
                 text(short(lane.head) if lane.head else ""),
+                state_text(lane.head_state) if lane.head_state else Text(),
+                Text(wait_note(lane.head_state, lane.head_due_at, lane.head_error, now), style="dim"),
                 Text("" if lane.arrival is None else str(lane.arrival)),
                 number(lane.succeeded),
                 number(lane.failed, "red"),
@@ -163,6 +174,8 @@ def _lane_table(lanes: list[LaneStatus]) -> RenderableType:
             ]
             for lane in lanes
         ],
+        uncut=("state",),
+        cut=("note",),
     )
 
 

@@ -10,16 +10,20 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from holdfast.cli.exits import NotDone, NothingMatched
-from holdfast.cli.format import cut, safe, span
+from holdfast.cli.format import safe, span
 from holdfast.cli.json_output import print_json, to_data
 from holdfast.cli.options import CommandGroup, Store, examples, on_store
-from holdfast.cli.tables import number, table, text
+from holdfast.cli.tables import LEVEL_STYLES, number, table, text
 from holdfast.cli.target import store_facts
 from holdfast.cli.watch import present, watch_options
+from holdfast.model.findings import Level
 from holdfast.model.states import JobState
+from holdfast.operate.overview import StoreOverview
 from holdfast.views import QueueStatus, WorkerStatus
 
-LONGEST_LIST = 60
+WORD_STYLES = {"open": "", "paused": "yellow", "lanes wait": "yellow"}
+"""The others are red."""
+NO_QUEUE = "There is no queue yet: no job has been enqueued."
 
 
 @click.command(epilog=examples("holdfast status", "holdfast status --watch", "holdfast status --json --app shop.jobs"))
@@ -32,11 +36,14 @@ def status(store: Store, interval_s: float | None) -> None:
 
 def _print_objects(store: Store) -> None:
     print_json({**asdict(store_facts(store.app)), "blocked_by": store.control.blocked_by()}, kind="store")
-    workers = store.control.workers()
-    for queue in store.control.queues():
-        print_json({**to_data(queue), **_served_data(queue, workers)}, kind="queue")
-    for worker in workers:
+    overview = store.control.overview()
+    for queue in overview.queues:
+        status = overview.words[queue.queue]
+        print_json({**to_data(queue), **_served_data(queue, overview.workers), "status": status}, kind="queue")
+    for worker in overview.workers:
         print_json(worker, kind="worker")
+    for finding in overview.troubles:
+        print_json(finding, kind="trouble")
 
 
 def _served_data(queue: QueueStatus, workers: Sequence[WorkerStatus]) -> dict[str, object]:
@@ -44,44 +51,42 @@ def _served_data(queue: QueueStatus, workers: Sequence[WorkerStatus]) -> dict[st
 
 
 def _view(store: Store) -> RenderableType:
-    facts = store_facts(store.app)
-    queues, workers = store.control.queues(), store.control.workers()
+    facts, overview = store_facts(store.app), store.control.overview()
     blocked_by = store.control.blocked_by()
     parts: list[RenderableType] = [
         Text(f"store   {facts.engine}  ").append(text(facts.place, "bold")).append(f"   {facts.promise}", "dim"),
         Text(),
-        queue_table(queues, workers, store.now) if queues else Text("There is no queue yet: no job has been enqueued."),
+        queue_table(overview, store.now) if overview.queues else Text(NO_QUEUE),
         Text(),
     ]
-    if workers:
-        parts.append(worker_table(workers, store.now))
+    if overview.workers:
+        parts.append(worker_table(overview.workers, store.now))
     if blocked_by:
         parts += [
             Text("No process can write. ", "red").append(text(blocked_by)),
             Text("Workers send no heartbeat meanwhile: a silent one may be alive."),
         ]
-    elif not any(worker.alive and not worker.is_manager for worker in workers):
-        parts.append(
-            Text("No worker is alive. Start one in another terminal:  ").append(store.target.worker_command, "bold")
-        )
     else:
-        parts += [_unserved_text(queue, workers) for queue in queues if queue.has_unserved(workers)]
+        parts += trouble_lines(store, overview)
     return Group(*parts)
 
 
-def _unserved_text(queue: QueueStatus, workers: Sequence[WorkerStatus]) -> Text:
-    """Which due jobs wait although workers are alive."""
-    tasks = [f"task {safe(task)}" if task else "bare payloads" for task in queue.unserved_tasks(workers)]
-    cause = f" for {cut(', '.join(tasks), LONGEST_LIST)}" if tasks else ""
-    return Text("No live worker ", "red").append(f"takes from queue {safe(queue.queue)}{cause}: jobs are due and wait.")
+def trouble_lines(store: Store, overview: StoreOverview) -> list[Text]:
+    """What is wrong, the worst first. `holdfast doctor` says in addition what to do."""
+    worst = sorted(overview.troubles, key=lambda finding: -list(Level).index(finding.level))
+    lines = [text(finding.found, LEVEL_STYLES[finding.level]) for finding in worst]
+    if not overview.has_worker:
+        hint = Text("No worker is alive. Start one in another terminal:  ")
+        lines.append(hint.append(store.target.worker_command, "bold"))
+    return lines
 
 
-def queue_table(queues: Sequence[QueueStatus], workers: Sequence[WorkerStatus], now: datetime) -> RenderableType:
+def queue_table(overview: StoreOverview, now: datetime) -> RenderableType:
     columns = ["queue", "ready#", "running#", "scheduled#", "blocked#", "retrying#", "failed#", "oldest#", "status"]
-    return table(columns, [_queue_row(queue, workers, now) for queue in queues])
+    return table(columns, [_queue_row(queue, overview.words[queue.queue], now) for queue in overview.queues])
 
 
-def _queue_row(queue: QueueStatus, workers: Sequence[WorkerStatus], now: datetime) -> list[Text]:
+def _queue_row(queue: QueueStatus, word: str, now: datetime) -> list[Text]:
     def jobs_in(*states: JobState) -> int:
         return sum(queue.counts.get(state, 0) for state in states)
 
@@ -95,14 +100,13 @@ def _queue_row(queue: QueueStatus, workers: Sequence[WorkerStatus], now: datetim
         number(jobs_in(JobState.RETRYING), "yellow"),
         number(jobs_in(JobState.FAILED), "red"),
         Text("" if oldest is None or oldest > now else span((now - oldest).total_seconds())),
-        queue_state_text(queue, workers),
+        word_text(word),
     ]
 
 
-def queue_state_text(queue: QueueStatus, workers: Sequence[WorkerStatus]) -> Text:
-    if queue.paused:
-        return Text("paused", style="yellow")
-    return Text("no worker", style="red") if queue.has_unserved(workers) else Text("open")
+def word_text(word: str) -> Text:
+    """The status of a queue, or of a lane."""
+    return Text(word, style=WORD_STYLES.get(word, "red"))
 
 
 def worker_table(workers: Sequence[WorkerStatus], now: datetime) -> RenderableType:

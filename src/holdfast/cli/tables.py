@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.cli.format import safe
+from holdfast.model.findings import Level
 from holdfast.model.states import JobState
 
 STYLES = {
@@ -26,6 +27,7 @@ STYLES = {
     JobState.FAILED: "red",
     JobState.CANCELLED: "dim",
 }
+LEVEL_STYLES = {Level.OK: "green", Level.NOTE: "cyan", Level.WARNING: "yellow", Level.PROBLEM: "red"}
 PIPE_WIDTH = 10_000
 """Characters: wide enough that nothing is cut in a pipe."""
 _BLANKS_AT_END = re.compile(" +(?=\n)")

@@ -1,9 +1,9 @@
 """`holdfast top`: a live view of the store on the whole screen.
 
 Each refresh reads the counters of all queues and the records of the workers: three or four calls, however many jobs
-there are. Pools and their lanes are read every five seconds only, and only the deepest of them, because a pool may have
-thousands of lanes. Latencies and errors come from events, which the workers send, several to a message, while this
-command listens; `--no-events` saves that.
+there are, and one more for each queue, of at most ten, in which jobs wait for a retry. Pools and their lanes are read
+every five seconds only, and only the deepest of them, because a pool may have thousands of lanes. Latencies and errors
+come from events, which the workers send, several to a message, while this command listens; `--no-events` saves that.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,19 +20,21 @@ from holdfast.cli.format import clock, cut, short, span
 from holdfast.cli.json_output import event_data, print_json, to_data
 from holdfast.cli.options import Store, examples, on_store
 from holdfast.cli.rates import Latencies, Percentiles, Rate, Rates
-from holdfast.cli.status import manager_text, queue_state_text, worker_state_text
+from holdfast.cli.status import NO_QUEUE, manager_text, trouble_lines, word_text, worker_state_text
 from holdfast.cli.tables import console, number, table, text
 from holdfast.cli.target import store_facts
 from holdfast.cli.watch import again, interval_option, or_message
 from holdfast.model.instants import SECOND
 from holdfast.model.states import JobState
+from holdfast.operate.overview import StoreOverview
 from holdfast.telemetry.events import JobEvent
-from holdfast.views import LaneStatus, QueueStatus, WorkerStatus
+from holdfast.views import LaneStatus, QueueStatus
 
 READ_LANES_EVERY_US = 5 * SECOND
 MAX_POOLS = 3
 """Pools whose lanes are read: the deepest."""
 MAX_LANES = 5
+MAX_TROUBLES = 5
 MIN_ROWS = 3
 FIXED_ROWS = 12
 """Rows of the screen that are neither a queue nor a worker: store, headings, lanes, latencies, errors."""
@@ -56,7 +58,7 @@ class Overview:
     total: Rate
     lanes: tuple[LaneStatus, ...]
     """The deepest lanes of pools, the deepest first."""
-    workers: tuple[WorkerStatus, ...]
+    store: StoreOverview
     waited: Percentiles
     ran: Percentiles
 
@@ -73,7 +75,8 @@ class TopReader:
 
     def read(self) -> Overview:
         control, runtime = self.store.control, self.store.app.runtime
-        queues, now_us = control.queues(), runtime.monotonic()
+        overview, now_us = control.overview(), runtime.monotonic()
+        queues = overview.queues
         self.rates.add(now_us, queues)
         if self._lanes_read_us is None or now_us - self._lanes_read_us >= READ_LANES_EVERY_US:
             self._lanes, self._lanes_read_us = self._read_lanes(queues), now_us
@@ -84,7 +87,7 @@ class TopReader:
             queues=tuple(sorted(listed, key=_activity, reverse=True)),
             total=self.rates.total(),
             lanes=self._lanes,
-            workers=tuple(control.workers()),
+            store=overview,
             waited=self.latencies.waited(wall_us),
             ran=self.latencies.ran(wall_us),
         )
@@ -153,9 +156,13 @@ def _print(store: Store, reader: TopReader) -> None:
         {
             "at": overview.at,
             "total": overview.total._asdict(),
-            "queues": [{**to_data(queue.status), **queue.rate._asdict()} for queue in overview.queues],
+            "queues": [
+                {**to_data(one.status), **one.rate._asdict(), "status": overview.store.words[one.status.queue]}
+                for one in overview.queues
+            ],
             "lanes": overview.lanes,
-            "workers": overview.workers,
+            "workers": overview.store.workers,
+            "troubles": overview.store.troubles,
             "waited": overview.waited._asdict(),
             "ran": overview.ran._asdict(),
             "errors": [event_data(event) for event in reader.latencies.errors()],
@@ -171,9 +178,10 @@ def _view(store: Store, overview: Overview, latencies: Latencies, height: int) -
 
 
 def _parts(store: Store, overview: Overview, latencies: Latencies, height: int) -> Iterator[RenderableType]:
-    errors = latencies.errors()
-    rows = max(2 * MIN_ROWS, height - FIXED_ROWS - len(overview.lanes) - len(errors))
-    workers_shown = min(len(overview.workers), max(MIN_ROWS, rows // 3))
+    errors, workers = latencies.errors(), overview.store.workers
+    troubles = trouble_lines(store, overview.store)[:MAX_TROUBLES]
+    rows = max(2 * MIN_ROWS, height - FIXED_ROWS - len(overview.lanes) - len(errors) - len(troubles))
+    workers_shown = min(len(workers), max(MIN_ROWS, rows // 3))
     queues_shown = min(len(overview.queues), max(MIN_ROWS, rows - workers_shown))
     facts = store_facts(store.app)
     yield Text(f"{clock(overview.at)}  {facts.engine}  ").append(text(facts.place, "bold"))
@@ -185,16 +193,15 @@ def _parts(store: Store, overview: Overview, latencies: Latencies, height: int) 
         yield _queue_table(overview, queues_shown)
         yield _more(len(overview.queues) - queues_shown, "queue")
     else:
-        yield Text("There is no queue yet: no job has been enqueued.")
+        yield Text(NO_QUEUE)
     if overview.lanes:
         yield Text()
         yield _lane_table(overview.lanes)
     yield Text()
-    if overview.workers:
+    if workers:
         yield _worker_table(overview, workers_shown)
-        yield _more(len(overview.workers) - workers_shown, "worker")
-    else:
-        yield Text("No worker is alive. Start one in another terminal:  ").append(store.target.worker_command, "bold")
+        yield _more(len(workers) - workers_shown, "worker")
+    yield from troubles
     for event in errors:
         yield _error_line(event)
 
@@ -229,7 +236,7 @@ def _queue_row(queue: TopQueue, overview: Overview) -> list[Text]:
         Text(span((overview.at - oldest).total_seconds()) if late and oldest is not None else ""),
         Text(_rate(queue.rate.arrived)),
         Text(_rate(queue.rate.ended)),
-        queue_state_text(status, overview.workers),
+        word_text(overview.store.words[status.queue]),
     ]
 
 
@@ -249,7 +256,7 @@ def _lane_table(lanes: Sequence[LaneStatus]) -> RenderableType:
 
 def _worker_table(overview: Overview, limit: int) -> RenderableType:
     """Managers first, then the busiest workers."""
-    busiest = sorted(overview.workers, key=lambda one: (one.alive, one.is_manager, one.busy), reverse=True)
+    busiest = sorted(overview.store.workers, key=lambda one: (one.alive, one.is_manager, one.busy), reverse=True)
     rows = [
         [
             text(worker.name),

@@ -9,6 +9,7 @@ has two. Two of them are listed only if there is no other: that all workers are 
 has not taken the job. They say nothing about a job that could not be taken anyway.
 """
 
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -256,13 +257,19 @@ def _lane(facts: JobFacts, describe: Describe) -> Obstacle:
     obstacles = list_obstacles(of_head, describe)
     reason = describe(of_head, obstacles)
     worker = head.owner if head.leased else ""
+    ends = f"when job {head.id} has ended, and those between them"
+    if head.state is JobState.RETRYING and head.due > facts.now:
+        name = shlex.quote(head.id)
+        ends += (
+            f". Sooner: `holdfast jobs trigger {name}` runs it now, `holdfast jobs cancel {name}` goes on without it"
+        )
     return Obstacle(
         kind=ObstacleKind.LANE,
         text=f"{text} Job {head.id} is first, and is {head.state}: {reason[:1].lower()}{reason[1:]}",
         holders=(
             Holder(kind="job", name=head.id, state=head.state, worker=worker, lease_until=facts.lease_until(head)),
         ),
-        ends=f"when job {head.id} has ended, and those between them",
+        ends=ends,
         behind=obstacles,
     )
 

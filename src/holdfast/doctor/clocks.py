@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from holdfast.doctor.words import names
 from holdfast.engine import Engine
 from holdfast.model.findings import CLOCK, Finding
 from holdfast.model.instants import SECOND, Instant, Micros
 from holdfast.model.records import WorkerRecord
+from holdfast.operate.words import names
 from holdfast.runtime import Runtime
 
 READINGS = 3

@@ -27,7 +27,7 @@ from holdfast.doctor.workers import (
 from holdfast.engine import Engine
 from holdfast.errors import EngineError, HoldfastError, SchemaMismatch
 from holdfast.model.findings import CONNECTION, DAMAGE, OPENING, SCHEMA, Finding, Level
-from holdfast.views import WorkerStatus
+from holdfast.operate.overview import overview_of, read_retrying
 
 RUN_AGAIN = "Correct that, then run the command again: workers, queues and clocks were not checked."
 
@@ -100,12 +100,12 @@ async def _examine_open_store(
         check_notifications(push=engine.capabilities.push, poll_s=config.worker.poll_interval),
     )
     queues = (await engine.stats()).queues
-    findings += check_workers(workers, ended, reading.now, has_jobs=any(stats.depth for stats in queues))
+    overview = overview_of(queues, await read_retrying(engine, queues), workers, ended, reading.now)
+    findings += check_workers(overview)
     if hasattr(socket, "AF_UNIX"):  # else no process has a record
         findings += check_process_records(workers, socket.gethostname(), await engine.known_processes(), reading.now)
     findings += check_stalls(workers, reading.now)
-    shown = [WorkerStatus.of(one, reading.now, ended=one.worker in ended) for one in workers]
-    findings += check_queues(queues, shown, reading.now)
+    findings += check_queues(queues, overview, reading.now)
     limits = {stats.queue: store.queue_limits(stats.queue).max_depth for stats in queues}
     findings += check_depths(
         queues, {queue: (most, config.queue(queue).soft_limit) for queue, most in limits.items() if most}

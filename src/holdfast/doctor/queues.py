@@ -2,19 +2,37 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from holdfast.doctor.words import jobs, names
-from holdfast.model.findings import CLEARING, DEAD_LETTERS, DEPTH, PAUSED, QUEUES, START_WORKER, TASKS, WAITING, Finding
+from holdfast.model.findings import (
+    CLEARING,
+    DEAD_LETTERS,
+    DEPTH,
+    LANES,
+    PAUSED,
+    QUEUES,
+    TASKS,
+    WAITING,
+    WORKERS,
+    Finding,
+)
 from holdfast.model.instants import MINUTE, SECOND, Instant, Micros
 from holdfast.model.observe import QueueStats
 from holdfast.model.states import JobState
-from holdfast.views import QueueStatus, WorkerStatus
+from holdfast.operate.overview import StoreOverview
+from holdfast.operate.words import jobs, names
 
 LONG_WAIT_US: Micros = 10 * MINUTE
 
 
-def check_queues(queues: Sequence[QueueStats], workers: Sequence[WorkerStatus], now: Instant) -> Iterator[Finding]:
+def check_queues(queues: Sequence[QueueStats], overview: StoreOverview, now: Instant) -> Iterator[Finding]:
     """All but the limits."""
-    yield from _unserved([QueueStatus.of(stats) for stats in queues], workers)
+    yield from (finding for finding in overview.troubles if finding.check != WORKERS.name)
+    found = {finding.check for finding in overview.troubles}
+    if overview.has_worker and QUEUES.name not in found:
+        yield QUEUES.ok("A live worker takes from every queue that has jobs.")
+    if overview.has_worker and TASKS.name not in found:
+        yield TASKS.ok("No live worker lacks the task of a queued job of its queues.")
+    if LANES.name not in found:
+        yield LANES.ok("No lane was seen that waits for a retry.")
     yield from _paused([stats for stats in queues if stats.paused], now)
     for stats in queues:
         if stats.clearing:
@@ -32,38 +50,6 @@ def check_queues(queues: Sequence[QueueStats], workers: Sequence[WorkerStatus], 
         )
     else:
         yield DEAD_LETTERS.ok("No job has failed for good.")
-
-
-def _unserved(queues: Sequence[QueueStatus], workers: Sequence[WorkerStatus]) -> Iterator[Finding]:
-    if not any(worker.alive and not worker.is_manager for worker in workers):
-        return  # the check of the workers says so
-    served = {queue for worker in workers if worker.alive and not worker.stopping for queue in worker.queues}
-    known = {task for worker in workers if worker.alive for task in worker.tasks}
-    fine_queues = fine_tasks = True
-    for queue in queues:
-        if not queue.has_unserved(workers):
-            continue
-        unknown = [task for task in queue.unserved_tasks(workers) if task not in known]
-        if unknown and queue.queue in served:
-            fine_tasks = False
-            tasks = names(f"task {task}" if task else "bare payloads" for task in unknown)
-            yield TASKS.problem(
-                f"Queue {queue.queue} has queued jobs that no live worker knows: {tasks}.",
-                "Start a worker that imports the module of the task. If the task was renamed or removed, deploy the "
-                "old name, or cancel the jobs: holdfast jobs cancel --task NAME",
-            )
-        else:
-            fine_queues = False
-            tasks = names(f"task {task}" if task else "bare payloads" for task in queue.unserved_tasks(workers))
-            yield QUEUES.problem(
-                f"No live worker takes from queue {queue.queue}{f' for {tasks}' if tasks else ''}, and "
-                f"{jobs(queue.due, 'are due')}.",
-                f"Start a worker for it: {START_WORKER} -q {queue.queue}",
-            )
-    if fine_queues:
-        yield QUEUES.ok("A live worker takes the due jobs of every queue, or none is due.")
-    if fine_tasks:
-        yield TASKS.ok("No live worker lacks the task of a queued job of its queues.")
 
 
 def _paused(queues: Sequence[QueueStats], now: Instant) -> Iterator[Finding]:

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 from holdfast.config import WorkerSettings
 from holdfast.declare.policy import TaskPolicy
-from holdfast.doctor.words import names
 from holdfast.model.findings import GRACE, INTERVALS, LEASE, TIMEOUT, Finding
 from holdfast.model.instants import MINUTE, SECOND, Micros
+from holdfast.operate.words import names
 
 ROUND_TRIPS_PER_LEASE = 5
 """A lease is renewed when a third of it has passed. One lost answer and a second try must fit into the rest."""

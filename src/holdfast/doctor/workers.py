@@ -2,48 +2,23 @@
 
 from collections.abc import Iterator, Sequence
 
-from holdfast.doctor.words import jobs, names
 from holdfast.model.findings import NOTIFICATIONS, PROCESS_RECORDS, STALLS, START_WORKER, WORKERS, WRITES, Finding
-from holdfast.model.instants import SECOND, Instant
+from holdfast.model.instants import Instant
 from holdfast.model.records import WorkerRecord
+from holdfast.operate.overview import StoreOverview
+from holdfast.operate.words import names
 
 
-def check_workers(
-    workers: Sequence[WorkerRecord], ended: frozenset[str], now: Instant, *, has_jobs: bool
-) -> Iterator[Finding]:
-    """`ended`: workers whose process has certainly ended. `has_jobs`: some jobs have not ended."""
-    live = [worker for worker in workers if worker.is_alive(now) and worker.worker not in ended]
-    alive = [worker for worker in live if not worker.is_manager]
-    short = [manager for manager in live if len(manager.children) < manager.min_children]
-    for manager in short:
-        yield WORKERS.warning(
-            f"Manager {manager.worker} has {len(manager.children)} workers, and should have {manager.min_children} at "
-            "least: it has just started, or its workers end again and again.",
-            "Look into its log.",
-        )
-    gone = [worker for worker in workers if worker.worker in ended]
-    silent = [worker for worker in workers if not worker.is_alive(now) and worker.worker not in ended]
-    for kind, group in (("has ended without a stop", gone), ("has sent no heartbeat", silent)):
-        for worker in group:
-            age_s = (now - worker.seen) / SECOND
-            place = f"on {worker.host or 'an unknown host'}, pid {worker.pid}"
-            text = f"Worker {worker.worker} ({place}) {kind}; it was last seen {age_s:.0f} s ago"
-            if worker.busy:
-                yield WORKERS.warning(
-                    f"{text}, with {jobs(worker.busy)} running. A live worker takes them over: at once if it is on "
-                    "the same host, else when their leases have run out.",
-                    "Look into its log, and see that a worker is alive.",
-                )
-            else:
-                yield WORKERS.note(
-                    f"{text}, with no job running.", "Its record is removed an hour after its last heartbeat."
-                )
-    if not alive and has_jobs:
+def check_workers(overview: StoreOverview) -> Iterator[Finding]:
+    troubles = [finding for finding in overview.troubles if finding.check == WORKERS.name]
+    yield from troubles
+    alive = [worker.name for worker in overview.workers if worker.alive and not worker.is_manager]
+    if not alive and any(queue.depth for queue in overview.queues):
         yield WORKERS.problem("No worker is alive, and jobs wait.", f"Start one: {START_WORKER}")
     elif not alive:
         yield WORKERS.note("No worker is alive. No job waits.", f"Start one: {START_WORKER}")
-    elif not gone and not silent and not short:
-        yield WORKERS.ok(f"{len(alive)} alive: {names(worker.worker for worker in alive)}.")
+    elif not troubles:
+        yield WORKERS.ok(f"{len(alive)} alive: {names(alive)}.")
 
 
 def check_stalls(workers: Sequence[WorkerRecord], now: Instant) -> Iterator[Finding]:

@@ -3,7 +3,7 @@
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,8 @@ from holdfast.model.findings import (
 from holdfast.model.instants import HOUR, MINUTE, SECOND
 from holdfast.model.observe import QueueStats
 from holdfast.model.records import Totals, WorkerRecord
+from holdfast.model.states import JobState
+from holdfast.operate.overview import StoreOverview, overview_of
 from holdfast.runtime import SystemRuntime
 from holdfast.views import WorkerStatus
 
@@ -98,12 +100,18 @@ def test_no_worker_is_a_problem_only_if_jobs_wait(app: App[Any]) -> None:
     assert findings_of(findings, QUEUES) == []
 
 
+def seen_now(
+    *workers: WorkerRecord, ended: frozenset[str] = frozenset(), queues: Sequence[QueueStats] = ()
+) -> StoreOverview:
+    return overview_of(queues, [], workers, ended, NOW)
+
+
 def test_a_silent_worker_is_a_warning_if_it_had_jobs() -> None:
     silent: dict[str, Any] = {"seen": NOW - 31 * SECOND, "pid": 17}
     alive = worker("alive")
 
     def levels(*workers: WorkerRecord, ended: frozenset[str] = frozenset()) -> list[Level]:
-        return [finding.level for finding in check_workers([*workers, alive], ended, NOW, has_jobs=True)]
+        return [finding.level for finding in check_workers(seen_now(*workers, alive, ended=ended))]
 
     assert levels(worker(**silent, busy=2)) == [Level.WARNING]
     assert levels(worker(**silent)) == [Level.NOTE]
@@ -111,8 +119,22 @@ def test_a_silent_worker_is_a_warning_if_it_had_jobs() -> None:
     assert levels(worker("gone", busy=1), ended=frozenset({"gone"})) == [Level.WARNING]
     assert levels(worker("manager", min_children=2, max_children=4, children=("alive",))) == [Level.WARNING]
     assert levels(worker("manager", min_children=1, max_children=4, children=("alive",))) == [Level.OK]
-    (text,) = [one.found for one in check_workers([worker(**silent, busy=2), alive], frozenset(), NOW, has_jobs=True)]
-    assert "web-1, pid 17" in text
+    (text,) = [one.found for one in check_workers(seen_now(worker(**silent, busy=2), alive))]
+    assert text == "1 worker lost 31 s ago, with jobs: w (on web-1, pid 17, silent)."
+    (text,) = [one.found for one in check_workers(seen_now(worker("a", **silent), worker("b", **silent), alive))]
+    assert text.startswith("2 workers lost, the last 31 s ago, with no job: a (on")
+
+
+def test_a_stopped_child_of_a_live_manager_is_a_warning() -> None:
+    """Nothing replaces it: its process lives."""
+    manager = worker("boss", min_children=2, max_children=2, children=("first", "second"))
+    stopped = worker("second", seen=NOW - MINUTE, pid=17)
+    (found,) = check_workers(seen_now(manager, worker("first"), stopped))
+    assert found.level is Level.WARNING
+    assert found.found.startswith("Worker second (on web-1, pid 17) has sent no heartbeat for 60 s, and its manager")
+    assert "kill -CONT 17" in found.advice
+    (found,) = check_workers(seen_now(manager, worker("first"), stopped, ended=frozenset({"second"})))
+    assert found.found.startswith("1 worker lost")
 
 
 PROGRAM = """
@@ -134,7 +156,8 @@ jobs.worker(name="victim").run()
 
 def test_a_manager_is_no_worker() -> None:
     manager = worker("manager", max_children=4)
-    assert level_of(check_workers([manager], frozenset(), NOW, has_jobs=True)) is Level.PROBLEM
+    waiting = stats(counts={JobState.QUEUED: 1})
+    assert level_of(check_workers(seen_now(manager, queues=[waiting]))) is Level.PROBLEM
 
 
 def test_a_killed_worker_that_had_a_job_is_named(app: App[Any], url: str) -> None:
@@ -153,8 +176,8 @@ def test_a_killed_worker_that_had_a_job_is_named(app: App[Any], url: str) -> Non
         process.kill()
     findings = app.control.examine()
     (warning,) = [one for one in findings_of(findings, WORKERS) if one.level is Level.WARNING]
-    assert f"pid {process.pid}) has ended without a stop" in warning.found
-    assert "with 1 job running" in warning.found
+    assert f"pid {process.pid}, ended)" in warning.found
+    assert "s ago, with jobs: victim" in warning.found
     assert worst(findings, WORKERS).level is Level.PROBLEM  # none is alive
 
 
@@ -266,11 +289,12 @@ def test_a_paused_queue_is_noted(app: App[Any]) -> None:
 
 
 def test_jobs_that_wait_long_are_a_warning() -> None:
-    live = [WorkerStatus.of(worker(queues=("mail",), tasks=("send",)), NOW)]
+    live = worker(queues=("mail",), tasks=("send",))
 
     def found(**fields: Any) -> dict[str, Level]:
         fields = {"due": 2, "oldest_due": NOW - HOUR, "ready_tasks": ("send",), **fields}
-        return {one.check: one.level for one in check_queues([stats(**fields)], live, NOW)}
+        queues = [stats(**fields)]
+        return {one.check: one.level for one in check_queues(queues, seen_now(live, queues=queues), NOW)}
 
     waited = found()
     assert waited[WAITING.name] is Level.WARNING
@@ -282,9 +306,9 @@ def test_jobs_that_wait_long_are_a_warning() -> None:
 
 
 def test_an_unfinished_clear_is_noted() -> None:
-    findings = list(check_queues([stats(clearing=True)], [], NOW))
+    findings = list(check_queues([stats(clearing=True)], seen_now(), NOW))
     assert worst(findings, CLEARING).level is Level.NOTE
-    assert findings_of(check_queues([stats()], [], NOW), CLEARING) == []
+    assert findings_of(check_queues([stats()], seen_now(), NOW), CLEARING) == []
 
 
 def test_failed_jobs_are_counted(app: App[Any]) -> None:

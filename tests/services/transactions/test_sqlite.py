@@ -386,6 +386,31 @@ async def test_a_caller_that_gives_up_waiting_leaves_no_lock_behind(jobs: App[An
     await jobs.aclose()
 
 
+@pytest.mark.parametrize("cancels", [1, 3])
+async def test_a_first_statement_that_is_cancelled_leaves_no_lock_behind(
+    jobs: App[Any], ship: Any, store: Store, cancels: int
+) -> None:
+    await jobs.aopen()
+    async with aiosqlite.connect(store.place) as db:
+        with closing(sqlite3.connect(store.place, isolation_level=None)) as writer:
+            writer.execute("BEGIN IMMEDIATE")
+            began = asyncio.Event()
+            loop = asyncio.get_running_loop()
+            await db.set_trace_callback(lambda sql: loop.call_soon_threadsafe(began.set) if "BEGIN" in sql else None)
+            first = asyncio.ensure_future(ship.using(transaction=db).aenqueue("1"))
+            await began.wait()
+            for _ in range(cancels):
+                first.cancel()
+                await asyncio.wait({first}, timeout=0)
+            writer.execute("ROLLBACK")
+            with pytest.raises(asyncio.CancelledError):
+                await first
+        await ship.aenqueue("2")
+        status = await jobs.control.astatus("default")
+        assert (db.in_transaction, status.depth) == (False, 1)
+    await jobs.aclose()
+
+
 def test_an_awaited_connection_may_be_a_bare_one(jobs: App[Any], ship: Any, store: Store) -> None:
     @jobs.task(backoff=fixed(0))
     async def work(ctx: Context) -> None:

@@ -13,6 +13,7 @@ The engine need not be open. Often it could not be opened: the first call of a p
 lock. Missing tables are created in the same transaction.
 """
 
+import asyncio
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -92,13 +93,17 @@ class SqliteUserTransactions:
         self._check_dialect(connection)
         with self._translated_errors(command):
             begins = await connection.arun(self._has_to_begin)
-            if begins:
-                with closing(self._store.open_gate(self._runtime)) as gate:  # closing it releases the gate
-                    await self._gate_queue.run(gate.__enter__)
-                    await connection.arun(_begin)
-            result = await connection.arun(lambda db: self._decide(command, db, begins))
-            if not self._notifies_after_commit(result, connection):
-                await connection.arun(self._count_commit)
+            try:
+                if begins:
+                    with closing(self._store.open_gate(self._runtime)) as gate:  # closing it releases the gate
+                        await self._gate_queue.run(gate.__enter__)
+                        await connection.arun(_begin)
+                result = await connection.arun(lambda db: self._decide(command, db, begins))
+                if not self._notifies_after_commit(result, connection):
+                    await connection.arun(self._count_commit)
+            except asyncio.CancelledError:  # the driver's thread goes on; this waits in its queue
+                await connection.arun(lambda db: _end_unused(_TupleRows(db), begins))
+                raise
         answer: A = result.answer
         return answer
 
@@ -239,7 +244,7 @@ def _begin(db: sqlite3.Connection) -> None:
 
 
 def _end_unused(rows: _TupleRows, begun: bool) -> None:
-    """Nothing was written: roll back the transaction if it was begun for this command alone."""
+    """The command was refused or cancelled: roll back the transaction if it was begun for this command alone."""
     if begun and rows._db.in_transaction:
         rows.execute("ROLLBACK")
 

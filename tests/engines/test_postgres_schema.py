@@ -121,6 +121,24 @@ def test_a_script_that_was_run_already_changes_nothing(
     assert dump(postgres_server, name) == before
 
 
+@pytest.mark.parametrize("by_script", [False, True])
+async def test_tables_that_were_restored_without_the_rules_get_them_again(
+    postgres_server: PostgresServer, request: pytest.FixtureRequest, by_script: bool
+) -> None:
+    name = fresh(postgres_server, request)
+    engine = of(postgres_server, name)
+    await engine.migrate()
+    postgres_server.execute(f"DROP SCHEMA {schema_of(name)} CASCADE")  # `pg_dump -n` leaves it out
+    with pytest.raises(SchemaMismatch, match="Run: holdfast migrate"):
+        await engine.open()
+
+    if by_script:
+        postgres_server.execute(await engine.migration_script())
+    else:
+        assert await engine.migrate() == (f"rules {RULES_VERSION}",)
+    await opened_and_closed(of(postgres_server, name))
+
+
 async def test_of_many_that_migrate_at_once_one_does_it(
     postgres_server: PostgresServer, request: pytest.FixtureRequest
 ) -> None:

@@ -128,13 +128,15 @@ def _table_step(migration: Migration) -> str:
 
 
 def _install(namespace: str, version: Rules) -> str:
-    """A schema of this name that no row of `rules` names is left over from a namespace that was dropped.
+    """A schema of this name that no row of `rules` names is left over from a namespace that was dropped. A row without
+    its schema comes from a dump of the tables alone.
 
     Bodies are not checked as they are created: functions name each other, whatever file they stand in.
     """
     schema = version.schema(namespace)
-    ours = f"to_regproc('{schema}.installed') IS NOT NULL"
+    ours = _are_installed(namespace, version)
     return (
+        f"DELETE FROM rules WHERE version = {version.version} AND NOT ({ours});\n"
         f"INSERT INTO rules (version, checksum) VALUES ({version.version}, '{version.checksum()}');\n"
         f"{_refuse_foreign(schema, ours)}"
         f"DROP SCHEMA IF EXISTS {schema} CASCADE;\n"
@@ -145,6 +147,10 @@ def _install(namespace: str, version: Rules) -> str:
         f"REVOKE ALL ON ALL FUNCTIONS IN SCHEMA {schema} FROM PUBLIC;\n"
         f"SELECT {schema}.adopt_grants();\n"
     )
+
+
+def _are_installed(namespace: str, version: Rules) -> str:
+    return f"to_regproc('{version.schema(namespace)}.installed') IS NOT NULL"
 
 
 def _after_install(namespace: str, version: Rules) -> tuple[str, ...]:
@@ -170,7 +176,8 @@ async def migrate(connection: asyncpg.Connection, namespace: str, version: Rules
 
 
 async def _is_missing(connection: asyncpg.Connection, namespace: str, version: Rules) -> bool:
-    found = await connection.fetchval("SELECT checksum FROM rules WHERE version = $1", version.version)
+    ours = _are_installed(namespace, version)
+    found = await connection.fetchval(f"SELECT checksum FROM rules WHERE version = $1 AND {ours}", version.version)
     if found is not None and found != version.checksum():
         raise SchemaMismatch(
             f"Rules {version.version} of the schema {namespace!r} are installed with another text. Nothing was changed "

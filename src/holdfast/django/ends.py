@@ -3,19 +3,21 @@
 Whether an attempt was the last one, and whether its success was stored, is known only then. The result of a success is
 the one that its attempt has made; that of any other end is read from the store, which has the errors of all attempts.
 
-Receivers run in the thread in which Django runs the queries of async code: plain receivers can use the ORM there.
+Plain receivers run in a thread of their own, one after the other, and can use the ORM there.
 """
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from asgiref.sync import sync_to_async
+from asgiref.sync import ThreadSensitiveContext, sync_to_async
 from django.core import mail
 from django.db import close_old_connections, connections
 
 from holdfast import events
 from holdfast.context import Context
 from holdfast.django.results import RunningResult
+from holdfast.django.sync_code import sync_code_in
 from holdfast.django.tasks_api import TaskResultDoesNotExist, task_backends, task_finished
 from holdfast.model.text import shown
 from holdfast.views import moment
@@ -35,6 +37,7 @@ class Ends:
     def __init__(self, backend_app: "BackendApp") -> None:
         self._backend_app = backend_app
         self._running: dict[AttemptKey, RunningResult] = {}
+        self._thread = ThreadSensitiveContext()
         app = backend_app.app
         app.on(events.Succeeded)(self._succeeded)
         app.on(events.Failed)(self._ended)
@@ -61,7 +64,7 @@ class Ends:
         if running is None:  # its handler raised an error after it had completed the job
             await self._ended(event)
         else:
-            await sync_to_async(self._send)(lambda: running.succeeded(moment(event.at)))
+            await self._send(lambda: running.succeeded(moment(event.at)))
 
     async def _ended(self, event: events.JobEvent) -> None:
         self._pop(event)
@@ -73,9 +76,13 @@ class Ends:
         except TaskResultDoesNotExist:  # its record is kept for no time, or its task is not declared any more
             _logger.info("Job %s: no task_finished signal, because the job cannot be read.", shown(event.job_id))
             return
-        await sync_to_async(self._send)(lambda: result)
+        await self._send(lambda: result)
 
-    def _send(self, make_result: Any) -> None:
+    async def _send(self, make_result: Callable[[], Any]) -> None:
+        with sync_code_in(self._thread):
+            await sync_to_async(self._send_here)(make_result)
+
+    def _send_here(self, make_result: Callable[[], Any]) -> None:
         close_old_connections()
         try:
             sender = type(task_backends[self._backend_app.alias])

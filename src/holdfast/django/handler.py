@@ -1,19 +1,17 @@
 """How a worker calls the function of a Django task.
 
 Around each attempt, old database connections are closed, as Django does around a request, and `task_started` is sent
-when it begins. For a plain function this happens in its own thread, where its connections are; for an async one in the
-thread in which Django runs the queries of async code. `ends.py` sends `task_finished`.
+when it begins. A plain function has a thread of the worker, where its connections are. The sync code of an async one,
+such as its queries, has a thread for each attempt (`sync_code.py`). `ends.py` sends `task_finished`.
 
 With `transaction=True` the function runs in `atomic()`, and the commit of that block also completes the job.
 """
 
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from asgiref.sync import sync_to_async
 from django.db import close_old_connections
 
 from holdfast.context import AbortReason, Context, Next
@@ -21,6 +19,7 @@ from holdfast.django.atomic import AtomicTransaction
 from holdfast.django.context import HoldfastTaskContext
 from holdfast.django.ends import close_connections
 from holdfast.django.results import RunningResult
+from holdfast.django.sync_code import own_thread
 from holdfast.django.tasks_api import InvalidTask, task_started
 
 if TYPE_CHECKING:
@@ -124,7 +123,7 @@ def _async_handler(task: Any) -> Callable[..., Any]:
 
 def _around_async(task: Any, backend_app: "BackendApp") -> Callable[[Context[Any], Next], Any]:
     async def around(ctx: Context[Any], proceed: Next) -> Any:
-        async with old_connections_closed():
+        async with own_thread():
             running = RunningResult(task, backend_app, ctx)
             token = RUNNING.set(running)
             backend_app.ends.begin(ctx, running)
@@ -141,13 +140,3 @@ def _around_async(task: Any, backend_app: "BackendApp") -> Callable[[Context[Any
             return running.value
 
     return around
-
-
-@asynccontextmanager
-async def old_connections_closed() -> AsyncIterator[None]:
-    """In the thread in which Django runs the queries of async code, and the receivers that are plain functions."""
-    await sync_to_async(close_old_connections)()
-    try:
-        yield
-    finally:
-        await sync_to_async(close_connections)()

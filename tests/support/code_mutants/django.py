@@ -2,8 +2,8 @@
 
 from code_mutants.mutant import Mutant
 
-ENQUEUE, WORKER, DECLARING, MANAGE = (
-    f"tests/services/django/test_{name}.py" for name in ("enqueue", "worker", "declaring", "manage")
+ENQUEUE, WORKER, ASYNC_TASKS, DECLARING, MANAGE = (
+    f"tests/services/django/test_{name}.py" for name in ("enqueue", "worker", "async_tasks", "declaring", "manage")
 )
 
 MUTANTS = (
@@ -54,6 +54,16 @@ MUTANTS = (
         "        app.on(events.Retrying)(self._ended)\n",
         "task_finished is sent for a job that will run again.",
         (f"{WORKER}::test_a_failed_job_is_finished_once_after_its_last_attempt[sqlite]",),
+    ),
+    Mutant(
+        "the sync code of an async task runs in the thread that waits for the worker",
+        "django/sync_code.py",
+        "    AsyncToSync.executors.current = None  #",
+        "    pass  #",
+        "All async tasks fail in an async test that runs the worker with sync_to_async.",
+        (
+            f"{ASYNC_TASKS}::test_a_worker_that_async_code_runs_with_sync_to_async_runs_async_tasks[sqlite-async_to_sync]",
+        ),
     ),
     Mutant(
         "the address of the database is kept",

@@ -1,8 +1,10 @@
 """Tasks of the shop."""
 
 import asyncio
+import threading
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.db import connections, transaction
 from django.db.models import F
 
@@ -21,6 +23,43 @@ def add(a: int, b: int = 1) -> int:
 @task
 async def add_later(a: int, b: int) -> int:
     return a + b
+
+
+STARTED, GO_ON = threading.Event(), threading.Event()
+"""For tests in the process of the worker: a task has begun, and may end."""
+
+
+@task
+async def hold_thread() -> None:
+    """Occupies the thread for sync code."""
+    await sync_to_async(_wait)()
+
+
+@task
+async def read_orders(database: str) -> int:
+    """Reads the first order, waits, and reads the others."""
+    count = 0
+    async for _ in Order.objects.using(database).aiterator(chunk_size=1):
+        count += 1
+        if count == 1:
+            await asyncio.to_thread(_wait)
+    return count
+
+
+OPENED: list[Any] = []
+"""The connections of `count_orders`."""
+
+
+@task
+async def count_orders(database: str) -> int:
+    await sync_to_async(lambda: OPENED.append(connections[database]))()
+    count: int = await Order.objects.using(database).acount()
+    return count
+
+
+def _wait() -> None:
+    STARTED.set()
+    assert GO_ON.wait(60)
 
 
 @task(max_attempts=2, backoff=0)

@@ -11,6 +11,8 @@ MOST_EXPIRED = 1_000
 """Jobs past their `expires` that a claim cancels in one queue before it gives up looking."""
 MOST_RESOLVED = 1_000
 """Edges that one call resolves, so that the end of a parent of many children stays a short transaction."""
+LANES_LOOKED_AT = 1_000
+"""Lanes of a pool in which a group looks for room; more of them for more jobs. Other callers wait meanwhile."""
 
 REAPED_BY_ALL_AFTER = 10
 """Lease lengths. An expired lease that is overdue for longer may be reaped by a worker without the job's task."""

@@ -67,7 +67,7 @@ class PoolRecord(Struct, frozen=True, gc=False, kw_only=True):
     epoch: int = 1
     """Starts at 1; each resize adds 1."""
     turn: int = 0
-    """Jobs without a key so far: they take the lanes round-robin."""
+    """Jobs without a key take the lanes round-robin: the next one looks first at the lane `turn` modulo `lanes`."""
     old_live: int = 0
     """Live jobs of the earlier epoch: jobs with a key wait until there are none."""
 

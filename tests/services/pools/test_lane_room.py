@@ -90,6 +90,25 @@ async def test_a_producer_may_wait_for_room_in_a_lane(jobs: App[object]) -> None
             await few.aenqueue(3, lane="x", wait_for_room=0.01)
 
 
+def test_jobs_without_a_key_pass_over_a_full_lane(jobs: App[object]) -> None:
+    ledger = pool(jobs, lanes=4, lane_max_depth=2)
+    for cents in (1, 2):
+        ledger.enqueue(Transfer("poisoned", cents), key="alice")
+    for cents in range(6):
+        ledger.enqueue(Transfer("anybody", cents))
+    with pytest.raises(QueueFull, match="Lane '0' of queue 'ledger' is full"):
+        ledger.enqueue(Transfer("anybody"))
+
+
+async def test_a_job_without_a_key_waits_for_room_in_any_lane(jobs: App[object]) -> None:
+    ledger = pool(jobs, lanes=3, lane_max_depth=1)
+    async with jobs:
+        handles = [await ledger.aenqueue(Transfer("anybody", cents)) for cents in range(3)]
+        waiting = asyncio.create_task(ledger.aenqueue(Transfer("anybody", 4), wait_for_room=10))
+        await handles[1].acancel()
+        assert (await waiting).created
+
+
 def test_the_soft_limit_of_a_lane_is_published_once_on_the_way_up(jobs: App[object]) -> None:
     few, ledger = queue(jobs, lane_max_depth=5), pool(jobs, lane_max_depth=5)
     told: list[events.SoftLimit] = []

@@ -50,7 +50,9 @@ def enqueue_group(step: Step, group: Group) -> GroupAnswer:
     plans = _plan(step, group)
     if not isinstance(plans, list):
         return plans
-    full = check_limits(step, group, plans)
+    created = [plan.job for plan in plans if plan.existing is None]
+    chosen = pools.choose_lanes(step, created, group.limits)
+    full = check_limits(step, group, created, chosen)
     if full is not None:
         return full
     # E5: a limit on lanes makes no depth of the queue exact.
@@ -59,7 +61,8 @@ def enqueue_group(step: Step, group: Group) -> GroupAnswer:
     inserted: dict[tuple[str, str], Accepted] = {}
     for plan in plans:
         if plan.existing is None:
-            answer = insert_job(step, plan.job, counted=plan.job.queue in limited)
+            lane = chosen.get((plan.job.queue, plan.job.id))
+            answer = insert_job(step, plan.job, lane, counted=plan.job.queue in limited)
             inserted[plan.job.queue, plan.job.id] = answer
         else:
             answer = answer_existing(step, plan.job, plan.existing, inserted)
@@ -146,37 +149,39 @@ def key_holder(state: State, queue: str, task: str, unique_key: str, now: int) -
     return job.id if job is not None and is_taken(job, job.key_until, now) else None
 
 
-def check_limits(step: Step, group: Group, plans: list[Plan]) -> GroupFull | None:
-    """The first limit that the group would exceed."""
+def check_limits(
+    step: Step, group: Group, created: list[NewJob], chosen: dict[tuple[str, str], str]
+) -> GroupFull | None:
+    """The first limit that the group would exceed. `chosen`: the lanes of jobs that go to a pool."""
     # E6, E7: in the order given, when every job is planned and none is written. E8: in `_additions`.
-    if not group.limits:
-        return None
-    created = [plan.job for plan in plans if plan.existing is None]
     for limit in group.limits:
-        for lane, more in _additions(step, limit, [job for job in created if job.queue == limit.queue]):
+        for lane, more in _additions(limit, [job for job in created if job.queue == limit.queue], chosen):
             depth = depth_of(step, limit.queue, lane)
             if depth + more > limit.limit:
                 return GroupFull(limit.queue, lane, depth, limit.limit)
     return None
 
 
-def _additions(step: Step, limit: DepthLimit, jobs: list[NewJob]) -> list[tuple[str | None, int]]:
+def _additions(
+    limit: DepthLimit, jobs: list[NewJob], chosen: dict[tuple[str, str], str]
+) -> list[tuple[str | None, int]]:
     """How many of these jobs would be added to the queue, or to each lane, that the limit is about."""
     if not jobs:
         return []
     if limit.lane is None and not limit.each_lane:
         return [(None, len(jobs))]
-    # E8: in the lane that a job names or that the pool will choose; E7: lanes in the order of the group.
-    added = Counter(pools.lanes_ahead(step, jobs))
-    return [(lane, more) for lane, more in added.items() if limit.each_lane or lane == limit.lane]
+    # E8: in the lane that a job names or that was chosen for it; E7: lanes in the order of the group.
+    named: list[str] = []
+    for job in jobs:
+        lane = job.lane if job.pool is None else chosen[job.queue, job.id]
+        if lane is not None:
+            named.append(lane)
+    return [(lane, more) for lane, more in Counter(named).items() if limit.each_lane or lane == limit.lane]
 
 
 def depth_of(step: Step, queue: str, lane: str | None) -> int:
     """Live jobs in a queue or in one lane of it."""
-    if lane is None:
-        return step.state.depth(queue)
-    record = step.state.lane(queue, lane)
-    return 0 if record is None else record.depth
+    return step.state.depth(queue) if lane is None else lanes.lane_depth(step, queue, lane)
 
 
 # Writing
@@ -217,8 +222,8 @@ def record_of(step: Step, new: NewJob, old: JobRecord | None, arrival: int, hold
     )
 
 
-def insert_job(step: Step, new: NewJob, *, counted: bool) -> Accepted:
-    """Write a new job in place of the record that has its id, if there is one."""
+def insert_job(step: Step, new: NewJob, chosen: str | None, *, counted: bool) -> Accepted:
+    """Write a new job in place of the record that has its id, if there is one. `chosen`: its lane in its pool."""
     # D2, D4, D7: no record keeps that id.
     step.queue(new.queue)
     old = _record(step, new)
@@ -232,8 +237,8 @@ def insert_job(step: Step, new: NewJob, *, counted: bool) -> Accepted:
         left, parent_failed = parents.link(step, JobKey(new.queue, new.id), arrival, new.parents)
     hold = Hold.PARENTS if left or parent_failed else Hold.NONE
     job = record_of(step, new, old, arrival, hold, left)
-    if new.pool is not None:
-        job = pools.place(step, job, new.pool)
+    if new.pool is not None and chosen is not None:
+        job = pools.place(step, job, new.pool, chosen)
     position: int | None = None
     if job.lane is not None:
         job, position = lanes.admit(step, job)

@@ -57,6 +57,12 @@ def next_head(step: Step, queue: str, lane: str) -> JobRecord:
     return best
 
 
+def lane_depth(step: Step, queue: str, lane: str) -> int:
+    """Live jobs in a lane."""
+    record = step.state.lane(queue, lane)
+    return 0 if record is None else record.depth
+
+
 def set_lane_paused(step: Step, queue: str, name: str, *, paused: bool) -> bool:
     """Pause or resume a lane. False: it was paused, or not paused, already."""
     lane = step.lane(queue, name)

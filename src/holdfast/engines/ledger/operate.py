@@ -76,9 +76,10 @@ def requeue_one(step: Step, command: Requeue, job_id: str) -> OperateResult:
     key = job.unique_key
     if key is not None and key_holder(step.state, job.queue, job.task, key, step.now) is not None:
         return OperateResult(OperateStatus.KEY_TAKEN, job.state)
-    if any(is_full(step, limit, job) for limit in command.limits):
+    lane = pools.lane_again(step, job, command.limits)
+    if any(is_full(step, limit, job, lane) for limit in command.limits):
         return OperateResult(OperateStatus.QUEUE_FULL, job.state)
-    after = pools.place_again(step, revive(step, job))
+    after = pools.place_again(step, revive(step, job), lane)
     if after.lane is not None:
         # L6: at the tail.
         after, _ = lanes.admit(step, after)
@@ -115,14 +116,13 @@ def revive(step: Step, job: JobRecord) -> JobRecord:
     )
 
 
-def is_full(step: Step, limit: DepthLimit, job: JobRecord) -> bool:
-    """Whether this limit leaves no room for a requeued job."""
+def is_full(step: Step, limit: DepthLimit, job: JobRecord, ahead: str | None) -> bool:
+    """Whether this limit leaves no room for a requeued job in the lane `ahead`."""
     # RQ1: a limit on lanes is about the lane that the job will go to.
     if limit.queue != job.queue:
         return False
     lane = limit.lane
     if limit.each_lane or lane is not None:
-        ahead = pools.lane_again(step, job)
         if ahead is None or lane not in (None, ahead):
             return False
         lane = ahead

@@ -7,64 +7,113 @@ A new size starts a new epoch. Keyed jobs of it are held until every job of the 
 may have moved to another lane. A pool whose resize is not done cannot be resized again.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from holdfast.engines.ledger.lanes import lane_depth
 from holdfast.engines.ledger.step import Step, as_waiting
 from holdfast.model.job import JobRecord
+from holdfast.model.limits import LANES_LOOKED_AT
 from holdfast.model.operate import PoolAnswer, Pools, PoolsAnswer, PutPool, Resize
-from holdfast.model.produce import NewJob, PoolPlace
+from holdfast.model.produce import DepthLimit, NewJob, PoolPlace
 from holdfast.model.records import PoolRecord
 from holdfast.model.states import Hold
 
 
-def place(step: Step, job: JobRecord, wanted: PoolPlace) -> JobRecord:
-    """The job with its lane, and held if its pool is being resized."""
+def place(step: Step, job: JobRecord, wanted: PoolPlace, lane: str) -> JobRecord:
+    """The job in the lane that was chosen for it, and held if its pool is being resized."""
     pool = declare_pool(step, job.queue, wanted.lanes)
-    # O2: the lane is chosen in the write that inserts the job; without a key, the next in turn.
-    lane = lane_ahead(pool, wanted.key)
     if wanted.key is None:
-        step.put(pool, replace(pool, turn=pool.turn + 1))
+        # O2: the turn goes on behind this lane.
+        turn = pool.turn + (int(lane) - pool.turn) % pool.lanes + 1
+        step.put(pool, replace(pool, turn=turn))
         return replace(job, lane=lane, epoch=pool.epoch, pool_key=None)
     # O3: a keyed job waits for the jobs of an older size.
     hold = job.hold | Hold.EPOCH if pool.old_live else job.hold
     return replace(job, lane=lane, epoch=pool.epoch, pool_key=wanted.key, hold=hold)
 
 
-def lane_ahead(pool: PoolRecord, key: str | None, before: int = 0) -> str:
-    """The lane of the next job with this key; without a key, after `before` other jobs without one."""
-    return str((pool.turn + before) % pool.lanes if key is None else pool.lane_of(key))
+def choose_lanes(step: Step, jobs: list[NewJob], limits: tuple[DepthLimit, ...]) -> dict[tuple[str, str], str]:
+    """The lanes of those of a group's new jobs that go to a pool, by queue and id."""
+    chosen: dict[tuple[str, str], str] = {}
+    for queue, _ in Counter([job.queue for job in jobs if job.pool is not None]).items():
+        pool = step.state.pool(queue)
+        added: dict[str, int] = {}
+        keyless: list[NewJob] = []
+        for job in [job for job in jobs if job.queue == queue]:
+            lane = job.lane
+            if job.pool is not None:
+                # E8: a pool that is not stored yet has the lanes of its first job.
+                pool = pool or PoolRecord(name=queue, lanes=job.pool.lanes)
+                if job.pool.key is None:
+                    keyless.append(job)
+                else:
+                    lane = str(pool.lane_of(job.pool.key))
+                    chosen[queue, job.id] = lane
+            if lane is not None:
+                added[lane] = added.get(lane, 0) + 1
+        # E8: jobs without a key come last, and leave the others their room.
+        assert pool is not None
+        lanes = take_turns(step, pool, len(keyless), limits, added)
+        for index, job in enumerate(keyless):
+            chosen[queue, job.id] = lanes[index]
+    return chosen
 
 
-def lanes_ahead(step: Step, jobs: list[NewJob]) -> list[str]:
-    """The lanes that new jobs of one queue will get, in their order, without jobs that get none."""
-    # E8: a pool that is not stored yet has the lanes of its first job.
-    pool = step.state.pool(jobs[0].queue)
-    ahead: list[str] = []
-    keyless = 0
-    for job in jobs:
-        if job.pool is not None:
-            pool = pool or PoolRecord(name=job.queue, lanes=job.pool.lanes)
-            ahead.append(lane_ahead(pool, job.pool.key, keyless))
-            if job.pool.key is None:
-                keyless += 1
-        elif job.lane is not None:
-            ahead.append(job.lane)
-    return ahead
+def take_turns(
+    step: Step, pool: PoolRecord, count: int, limits: tuple[DepthLimit, ...], added: dict[str, int]
+) -> list[str]:
+    """The lanes of the next jobs without a key: round-robin, without lanes that are full."""
+    # O2: full with what is stored and `added`. Round again: only lanes that had room.
+    found: list[str] = []
+    turn, behind, again = pool.turn, pool.turn, 0
+    end = turn + min(pool.lanes, max(count, LANES_LOOKED_AT))
+    while len(found) < count and (turn < end or again < len(found)):
+        if turn < end:
+            lane = str(turn % pool.lanes)
+            turn += 1
+        else:
+            lane = found[again]
+            again += 1
+        more = added.get(lane, 0) + 1
+        if has_room(step, limits, pool.name, lane, more):
+            added[lane] = more
+            found.append(lane)
+            behind = int(lane) + 1
+    # E8: none has room. The limit then refuses the lane whose turn it is.
+    while len(found) < count:
+        found.append(str(behind % pool.lanes))
+    return found
 
 
-def place_again(step: Step, job: JobRecord) -> JobRecord:
-    """A requeued job with the lane that its key has now."""
+def has_room(step: Step, limits: tuple[DepthLimit, ...], queue: str, lane: str, more: int) -> bool:
+    """Whether the limits on this lane have room for so many jobs more."""
+    return all(
+        lane_depth(step, queue, lane) + more <= limit.limit
+        for limit in limits
+        if limit.queue == queue and (limit.each_lane or limit.lane == lane)
+    )
+
+
+def place_again(step: Step, job: JobRecord, lane: str | None) -> JobRecord:
+    """A requeued job in the lane that `lane_again` has chosen."""
     pool = step.state.pool(job.queue)
-    return job if pool is None or not job.epoch else place(step, job, PoolPlace(pool.lanes, job.pool_key))
+    if pool is None or not job.epoch or lane is None:
+        return job
+    return place(step, job, PoolPlace(pool.lanes, job.pool_key), lane)
 
 
-def lane_again(step: Step, job: JobRecord) -> str | None:
-    """The lane that `place_again` will choose."""
+def lane_again(step: Step, job: JobRecord, limits: tuple[DepthLimit, ...]) -> str | None:
+    """The lane of a requeued job."""
     # O5: by the present size.
     pool = step.state.pool(job.queue)
-    return job.lane if pool is None or not job.epoch else lane_ahead(pool, job.pool_key)
+    if pool is None or not job.epoch:
+        return job.lane
+    if job.pool_key is None:
+        return take_turns(step, pool, 1, limits, {})[0]
+    return str(pool.lane_of(job.pool_key))
 
 
 def leave_pool(step: Step, job: JobRecord) -> None:

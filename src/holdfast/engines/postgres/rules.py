@@ -137,6 +137,7 @@ def _of_the_model() -> dict[str, str]:
         "most_promoted": limits.MOST_PROMOTED,
         "most_expired": limits.MOST_EXPIRED,
         "most_resolved": limits.MOST_RESOLVED,
+        "lanes_looked_at": limits.LANES_LOOKED_AT,
         "reaped_by_all_after": limits.REAPED_BY_ALL_AFTER,
         "alive_for_intervals": limits.ALIVE_FOR_INTERVALS,
         "interval_if_unknown": limits.INTERVAL_IF_UNKNOWN,

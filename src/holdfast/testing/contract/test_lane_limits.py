@@ -116,7 +116,7 @@ async def test_jobs_without_a_key_count_in_the_lanes_that_the_pool_chooses(bench
     await bench.put(pooled("b", lanes=3), limits=limits)
     await bench.put(new_job("full", queue=POOL, lane="0"))
 
-    assert await bench.offer(*(pooled(id, lanes=3) for id in "cd"), limits=limits) == GroupFull(POOL, "0", 2, 1)
+    assert await bench.offer(*(pooled(id, lanes=3) for id in "cde"), limits=limits) == GroupFull(POOL, "0", 2, 1)
     await bench.put(pooled("c", lanes=3), limits=limits)
     assert (await bench.get("c", POOL)).lane == "2"
 
@@ -136,9 +136,66 @@ async def test_keyed_jobs_and_duplicates_do_not_advance_the_round_robin(bench: B
     await bench.put(pooled("a", lanes=3))
     group = (pooled("a"), pooled("k", "alice"), pooled("b"), pooled("b"), pooled("c"))
 
-    assert await bench.offer(*group, limits=at_most(0, lane="2", queue=POOL)) == GroupFull(POOL, "2", 0, 0)
-    await bench.put(*group, limits=at_most(1, lane="0", queue=POOL))
+    await bench.put(*group, limits=at_most(9, lane="2", queue=POOL))
     assert [(await bench.get(id, POOL)).lane for id in "bc"] == ["1", "2"]
+
+
+# O2
+@guarantee(Guarantee.DEPTH_LIMITS)
+async def test_a_job_without_a_key_takes_the_next_lane_that_has_room(bench: Bench) -> None:
+    limits = each_lane(1, POOL)
+    await bench.put(new_job("full-0", queue=POOL, lane="0"), new_job("full-1", queue=POOL, lane="1"))
+
+    for id in "ab":
+        await bench.put(pooled(id, lanes=4), limits=limits)
+
+    assert [(await bench.get(id, POOL)).lane for id in "ab"] == ["2", "3"]
+    assert (await bench.engine.pools()).pools[0].turn == 4
+    assert await bench.offer(pooled("c"), limits=limits) == GroupFull(POOL, "0", 1, 1)
+    assert (await bench.engine.pools()).pools[0].turn == 4
+
+
+# O2
+@guarantee(Guarantee.DEPTH_LIMITS)
+async def test_the_jobs_of_a_group_are_spread_over_the_lanes_that_have_room(bench: Bench) -> None:
+    await bench.put(*jobs("x", "y", queue=POOL, lane="1"), new_job("z", queue=POOL, lane="2"))
+
+    await bench.put(*(pooled(id, lanes=4) for id in "abcde"), limits=each_lane(2, POOL))
+
+    assert [(await bench.get(id, POOL)).lane for id in "abcde"] == ["0", "2", "3", "0", "3"]
+    assert (await bench.engine.pools()).pools[0].turn == 8
+
+
+# E8
+@guarantee(Guarantee.DEPTH_LIMITS)
+async def test_jobs_without_a_key_leave_the_others_of_their_group_their_room(bench: Bench) -> None:
+    group = (pooled("a", lanes=3), pooled("b", lanes=3), new_job("c", queue=POOL, lane="0"))
+
+    assert isinstance(await bench.offer(*group, limits=each_lane(1, POOL)), GroupAccepted)
+
+    assert [(await bench.get(id, POOL)).lane for id in "abc"] == ["1", "2", "0"]
+
+
+# O2
+@guarantee(Guarantee.DEPTH_LIMITS)
+async def test_a_lane_without_a_limit_has_room(bench: Bench) -> None:
+    await bench.put(pooled("a", lanes=2), limits=at_most(0, lane="0", queue=POOL))
+
+    assert (await bench.get("a", POOL)).lane == "1"
+
+
+# E8
+@guarantee(Guarantee.DEPTH_LIMITS)
+async def test_a_group_looks_for_room_in_the_next_1_000_lanes(bench: Bench) -> None:
+    limits = each_lane(1, POOL)
+    await bench.put(*(pooled(f"job-{n}", lanes=1_001) for n in range(1_001)), limits=limits)
+
+    await bench.engine.cancel(POOL, "job-1000")
+    assert await bench.offer(pooled("a"), limits=limits) == GroupFull(POOL, "0", 1, 1)
+    await bench.engine.cancel(POOL, "job-999")
+    await bench.put(pooled("a"), limits=limits)
+
+    assert (await bench.get("a", POOL)).lane == "999"
 
 
 # E8
@@ -208,17 +265,17 @@ async def test_requeue_checks_the_lane_that_the_job_will_go_to(bench: Bench) -> 
 
 
 @guarantee(Guarantee.DEPTH_LIMITS)
-async def test_requeue_without_a_key_checks_the_next_lane_of_the_round_robin(bench: Bench) -> None:
+async def test_a_requeued_job_without_a_key_takes_the_next_lane_that_has_room(bench: Bench) -> None:
     await bench.put(pooled("a", lanes=2), pooled("b", lanes=2), pooled("c", lanes=2))
     await bench.engine.cancel(POOL, "a", "c")
 
-    full = await bench.engine.requeue(POOL, "a", limits=each_lane(1, POOL))
-    await bench.engine.cancel(POOL, "b")
-    fine = await bench.engine.requeue(POOL, "a", "c", limits=each_lane(1, POOL))
+    answer = await bench.engine.requeue(POOL, "a", "c", limits=each_lane(1, POOL))
 
-    assert full.jobs[0].status is OperateStatus.QUEUE_FULL
-    assert [job.status for job in fine.jobs] == [OperateStatus.DONE, OperateStatus.DONE]
-    assert [(await bench.get(id, POOL)).lane for id in "ac"] == ["1", "0"]
+    assert [job.status for job in answer.jobs] == [OperateStatus.DONE, OperateStatus.QUEUE_FULL]
+    assert (await bench.get("a", POOL)).lane == "0"
+    await bench.engine.cancel(POOL, "b")
+    await bench.engine.requeue(POOL, "c", limits=each_lane(1, POOL))
+    assert (await bench.get("c", POOL)).lane == "1"
 
 
 @guarantee(Guarantee.DEPTH_LIMITS)

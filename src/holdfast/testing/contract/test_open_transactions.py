@@ -198,6 +198,25 @@ async def test_a_limit_on_every_lane_counts_the_pool_jobs_of_the_transaction(
     assert [lease.lane for lease in await bench.take(9, queue="turns")] == ["0", "1"]
 
 
+# O2
+@guarantee(Guarantee.TRANSACTIONS)
+async def test_in_a_transaction_too_a_job_without_a_key_takes_the_next_lane_that_has_room(
+    bench: Bench, user_transaction: UserTransaction
+) -> None:
+    await bench.put(new_job("a", queue="pool", pool=PoolPlace(3, "k")))
+    lane = int((await bench.get("a", "pool")).lane or "")
+    limits = (DepthLimit("pool", 1, each_lane=True),)
+    async with user_transaction() as transaction:
+        for id in "bc":
+            await offer_in(bench, transaction, new_job(id, queue="pool", pool=PoolPlace(3)), limits=limits)
+        answer = await offer_in(bench, transaction, new_job("d", queue="pool", pool=PoolPlace(3)), limits=limits)
+
+    assert isinstance(answer, GroupFull)
+    await bench.take_ids(queue="pool")
+    others = [str(other) for other in range(3) if other != lane]
+    assert [(await bench.get(id, "pool")).lane for id in "bc"] == others
+
+
 # --- Order ---
 
 

@@ -5,10 +5,10 @@
 -- waits for no job that such a transaction may have locked.
 
 -- A job that came in a user's transaction, and that a lane, a pool or parents may hold back: it is admitted after the
--- commit. Locks nothing (PF5). `p_was` as in `link`.
+-- commit. Locks nothing (PF5). `p_was` as in `link`; `p_chosen`: the lane that the limits allow.
 -- P2: an ended parent needs no edge.
 -- P10: the edge names the job that the parent's id stands for now.
-CREATE FUNCTION defer_arrival(n new_job, j job, p_was jsonb) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION defer_arrival(n new_job, j job, p_chosen text, p_was jsonb) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v record;
     v_arrival bigint;
@@ -39,7 +39,7 @@ BEGIN
         SELECT * INTO p FROM pool WHERE name = j.queue;
         v_lane := CASE
             WHEN j.pool_hash IS NOT NULL THEN (j.pool_hash % coalesce(p.lanes, (n.pool ->> 'lanes')::bigint))::text
-            WHEN p.name IS NOT NULL THEN ((nextval(p.turns::regclass) - 1) % p.lanes)::text END;
+            WHEN p.name IS NOT NULL THEN coalesce(p_chosen, ((nextval(p.turns::regclass) - 1) % p.lanes)::text) END;
     END IF;
     INSERT INTO deferred (kind, queue, lane, id, arrival, lanes, pool_hash)
     VALUES ('arrive', j.queue, v_lane, j.id, j.arrival, (n.pool ->> 'lanes')::bigint, j.pool_hash);

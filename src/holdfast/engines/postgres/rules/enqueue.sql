@@ -39,7 +39,6 @@ DECLARE
     v_answer text;
     v_answers text[] := '{}';
     v_now bigint;
-    v_turns jsonb;
     c_most CONSTANT int := 10;  -- rounds; each further one needs another call that is faster with one of the ids
 BEGIN
     PERFORM begin_call(p_user_transaction);
@@ -51,7 +50,6 @@ BEGIN
         PERFORM run_deferred_of_lanes(v_groups, v_now);
     END IF;
     FOR v_group IN SELECT value FROM jsonb_array_elements(v_groups) LOOP
-        v_turns := CASE WHEN NOT p_user_transaction THEN turns_before(v_group) END;
         v_answer := NULL;
         FOR i IN 1 .. c_most LOOP
             BEGIN
@@ -60,7 +58,6 @@ BEGIN
             EXCEPTION
                 WHEN SQLSTATE 'HF001' THEN  -- refused; the message says how
                     v_answer := SQLERRM;
-                    PERFORM return_turns(v_turns);
                     EXIT;
                 WHEN unique_violation THEN
                     NULL;  -- another call was faster with one of these ids: look again
@@ -153,10 +150,11 @@ BEGIN
             v_was := v_was || jsonb_build_object(v.name, v_state);
         END IF;
     END LOOP;
+    IF v_held AND v_limited THEN
+        v_lanes := choose_lanes(v_jobs, v_new, v_limits);
+    END IF;
     IF v_held AND NOT p_user_transaction THEN
-        v_lanes := place_group(v_jobs, v_new, p_now);
-    ELSIF v_held AND v_limited THEN
-        v_lanes := lanes_ahead(v_jobs, v_new);
+        v_lanes := place_group(v_jobs, v_new, v_lanes, p_now);
     END IF;
     v_place := 0;
     IF v_limited THEN
@@ -166,6 +164,9 @@ BEGIN
         v_place := v_place + 1;
         IF v_new[v_place] THEN
             v_depths := add_depth(v_depths, n.queue, 1);
+            IF v_limited AND n.pool IS NOT NULL AND n.pool ->> 'hash' IS NULL THEN
+                PERFORM pass_turn(n.queue, v_lanes[v_place]);
+            END IF;
             v_answer := place_new(n, v_held, v_lanes[v_place], v_was, p_user_transaction, p_now);
             v_was := v_was - name_of(n.queue, n.id);
             IF v_answer -> 'position' = 'null' AND NOT p_user_transaction THEN
@@ -300,16 +301,20 @@ BEGIN
                 AND (l.each_lane OR p_lanes[ordinality] = l.lane)
             GROUP BY 1 ORDER BY min(ordinality)
         LOOP
-            v_depth := lane_depth(l.queue, v_lane.lane);
-            IF current_setting('holdfast.user_transaction')::boolean THEN
-                v_depth := v_depth + jobs_arriving(l.queue, v_lane.lane, l."limit");
-            END IF;
+            v_depth := depth_for_limit(l.queue, v_lane.lane, l."limit");
             IF v_depth + v_lane.more > l."limit" THEN
                 PERFORM refuse(json_build_object(
                     'type', 'full', 'queue', l.queue, 'lane', v_lane.lane, 'depth', v_depth, 'limit', l."limit"));
             END IF;
         END LOOP;
     END LOOP;
+END $$;
+
+-- Live jobs of a lane, as its limit counts them: in a user's transaction with those that other ones bring.
+CREATE FUNCTION depth_for_limit(p_queue text, p_lane text, p_limit bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN lane_depth(p_queue, p_lane) + CASE WHEN current_setting('holdfast.user_transaction')::boolean
+        THEN jobs_arriving(p_queue, p_lane, p_limit) ELSE 0 END;
 END $$;
 
 -- Jobs of users' transactions that are not admitted to a lane yet; at most `p_most`.
@@ -400,8 +405,10 @@ BEGIN
     RETURN v_old.state;
 END $$;
 
--- The lanes of a group's new jobs: as they name them, or as their pool chooses. Locks all of them, in order.
-CREATE FUNCTION place_group(p_jobs jsonb, p_new boolean[], p_now bigint) RETURNS text[] LANGUAGE plpgsql AS $$
+-- The lanes of a group's new jobs: as they name them, or as their pool chooses. Locks all of them, in order. `p_chosen`:
+-- as the limits allow.
+CREATE FUNCTION place_group(p_jobs jsonb, p_new boolean[], p_chosen text[], p_now bigint) RETURNS text[]
+LANGUAGE plpgsql AS $$
 DECLARE
     n new_job;
     j job;
@@ -415,7 +422,7 @@ BEGIN
         v_lane := n.lane;
         IF n.pool IS NOT NULL AND p_new[v_place] THEN
             SELECT * INTO j FROM job WHERE queue = n.queue AND id = n.id;
-            j := place(j, (n.pool ->> 'lanes')::bigint);
+            j := place(j, (n.pool ->> 'lanes')::bigint, p_chosen[v_place]);
             v_lane := j.lane;
             UPDATE job SET lane = j.lane, epoch = j.epoch, hold = j.hold WHERE queue = j.queue AND id = j.id;
         END IF;
@@ -444,7 +451,7 @@ DECLARE
 BEGIN
     SELECT * INTO j FROM job WHERE queue = n.queue AND id = n.id;
     IF p_held AND p_user_transaction THEN
-        PERFORM defer_arrival(n, j, p_was);
+        PERFORM defer_arrival(n, j, p_lane, p_was);
     ELSIF p_held THEN
         j.hold := j.hold & ~{{hold.arriving}};
         j.arrival := nextval('arrival');

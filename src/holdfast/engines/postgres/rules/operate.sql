@@ -192,6 +192,7 @@ DECLARE
     j job;
     v_from text;
     v_refusal text;
+    v_lane text;
 BEGIN
     SELECT * INTO j FROM job WHERE queue = p_queue AND id = p_id FOR UPDATE;
     v_from := j.state;
@@ -209,7 +210,8 @@ BEGIN
             v_refusal := 'key_taken';
         END IF;
     END IF;
-    IF v_refusal IS NULL AND is_full(j, p_limits) THEN
+    v_lane := lane_again(j, p_limits);
+    IF v_refusal IS NULL AND is_full(j, p_limits, v_lane) THEN
         v_refusal := 'queue_full';
     END IF;
     IF v_refusal IS NOT NULL THEN
@@ -219,7 +221,10 @@ BEGIN
     END IF;
     j := revive(j, p_now);
     IF j.epoch > 0 AND EXISTS (SELECT 1 FROM pool WHERE name = j.queue) THEN
-        j := place(j, 1);  -- where its key belongs now; the stored number of lanes counts
+        j := place(j, 1, v_lane);  -- the stored number of lanes counts
+        IF j.pool_hash IS NULL THEN
+            PERFORM pass_turn(j.queue, v_lane);
+        END IF;
     END IF;
     IF j.lane IS NOT NULL THEN
         PERFORM lock_lane(j.queue, j.lane, p_now);
@@ -263,20 +268,19 @@ BEGIN
 END $$;
 
 -- RQ1: true if a limit has no room for a job that is to come back, in the lane where that will be.
-CREATE FUNCTION is_full(j job, p_limits jsonb) RETURNS boolean LANGUAGE plpgsql AS $$
+CREATE FUNCTION is_full(j job, p_limits jsonb, p_lane text) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     l jsonb;
-    v_lane text := lane_again(j);
     v_depth bigint;
 BEGIN
     FOR l IN SELECT value FROM jsonb_array_elements(p_limits) WHERE value ->> 'queue' = j.queue LOOP
         IF l ->> 'lane' IS NULL AND NOT coalesce((l ->> 'each_lane')::boolean, false) THEN
             PERFORM write_tally();
             v_depth := depth(j.queue);
-        ELSIF v_lane IS NULL OR v_lane <> coalesce(l ->> 'lane', v_lane) THEN
+        ELSIF p_lane IS NULL OR p_lane <> coalesce(l ->> 'lane', p_lane) THEN
             CONTINUE;
         ELSE
-            v_depth := lane_depth(j.queue, v_lane);
+            v_depth := lane_depth(j.queue, p_lane);
         END IF;
         IF v_depth >= (l ->> 'limit')::bigint THEN
             RETURN true;

@@ -40,7 +40,8 @@ CREATE FUNCTION is_older_size(p_queue text, p_epoch bigint) RETURNS boolean LANG
 $$;
 
 -- Give a job of a pool its lane, and the hold it may need. Producers share a lock that a resize waits for, so that
--- the resize counts every job of the old size. `p_lane`: the lane that a job without a key got in a user's transaction.
+-- the resize counts every job of the old size. `p_lane`: the lane that was chosen for a job without a key, because of a
+-- limit or in a user's transaction.
 -- O2: the lane is chosen in the write that inserts the job; without a key, the next in turn.
 -- O3: a keyed job waits for the jobs of an older size.
 CREATE FUNCTION place(INOUT j job, p_lanes bigint, p_lane text DEFAULT NULL) LANGUAGE plpgsql AS $$
@@ -62,42 +63,104 @@ BEGIN
     END IF;
 END $$;
 
--- The lanes that a group's new jobs would get now, in the order of the group. Locks nothing.
--- E8: by key and the stored number of lanes, else the next in turn; a pool that is not stored has the lanes of its
--- first job.
-CREATE FUNCTION lanes_ahead(p_jobs jsonb, p_new boolean[]) RETURNS text[] LANGUAGE plpgsql AS $$
+-- The lanes that the new jobs of a limited group get, in the order of the group. Locks nothing.
+-- E8: a pool that is not stored yet has the lanes of its first job; jobs without a key come last, and leave the others
+-- their room.
+CREATE FUNCTION choose_lanes(p_jobs jsonb, p_new boolean[], p_limits jsonb) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
+    q record;
     n new_job;
     p pool;
-    v_sizes jsonb := '{}';  -- the number of lanes, by pool
-    v_turns jsonb := '{}';  -- the next turn, by pool
     v_lanes text[] := '{}';
-    v_place int := 0;
+    v_added text[];   -- of the other jobs of the group in this queue
+    v_keyless int[];  -- places in the group
+    v_found text[];
+    v_place int;
 BEGIN
     FOR n IN SELECT * FROM jsonb_populate_recordset(NULL::new_job, p_jobs) LOOP
-        v_place := v_place + 1;
-        IF n.pool IS NULL OR NOT p_new[v_place] THEN
-            v_lanes := v_lanes || n.lane;
-            CONTINUE;
-        END IF;
-        IF NOT v_sizes ? n.queue THEN
-            SELECT * INTO p FROM pool WHERE name = n.queue;
-            v_sizes := v_sizes || jsonb_build_object(n.queue, coalesce(p.lanes, (n.pool ->> 'lanes')::bigint));
-            v_turns := v_turns || jsonb_build_object(n.queue, coalesce(turns_given(p.turns), 0));
-        END IF;
-        v_lanes := v_lanes
-            || (coalesce((n.pool ->> 'hash')::numeric, (v_turns ->> n.queue)::numeric)
-                % (v_sizes ->> n.queue)::bigint)::text;
-        IF n.pool ->> 'hash' IS NULL THEN
-            v_turns := v_turns || jsonb_build_object(n.queue, (v_turns ->> n.queue)::bigint + 1);
-        END IF;
+        v_lanes := v_lanes || n.lane;
+    END LOOP;
+    FOR q IN
+        SELECT value ->> 'queue' AS name, (array_agg(value -> 'pool' ->> 'lanes' ORDER BY ordinality))[1] AS lanes
+        FROM jsonb_array_elements(p_jobs) WITH ORDINALITY WHERE p_new[ordinality] AND value ? 'pool' GROUP BY 1
+    LOOP
+        SELECT * INTO p FROM pool WHERE name = q.name;
+        p.name := q.name;
+        p.lanes := coalesce(p.lanes, q.lanes::bigint);
+        v_added := '{}';
+        v_keyless := '{}';
+        v_place := 0;
+        FOR n IN SELECT * FROM jsonb_populate_recordset(NULL::new_job, p_jobs) LOOP
+            v_place := v_place + 1;
+            CONTINUE WHEN n.queue <> q.name OR NOT p_new[v_place];
+            IF n.pool ->> 'hash' IS NOT NULL THEN
+                v_lanes[v_place] := ((n.pool ->> 'hash')::numeric % p.lanes)::text;
+            ELSIF n.pool IS NOT NULL THEN
+                v_keyless := v_keyless || v_place;
+            END IF;
+            v_added := v_added || v_lanes[v_place];
+        END LOOP;
+        v_found := take_turns(p, cardinality(v_keyless), p_limits, v_added);
+        FOR i IN 1 .. cardinality(v_keyless) LOOP
+            v_lanes[v_keyless[i]] := v_found[i];
+        END LOOP;
     END LOOP;
     RETURN v_lanes;
 END $$;
 
--- The lane that `place` would give a stored job now.
+-- The lanes of the next jobs without a key: round-robin, without lanes that are full with what is stored and `p_added`.
+-- Round again: only lanes that had room. The turn stays: see `pass_turn`.
+-- O2, E8: if none has room, the limit refuses the lane whose turn it is.
+CREATE FUNCTION take_turns(p pool, p_count int, p_limits jsonb, p_added text[]) RETURNS text[] LANGUAGE plpgsql AS $$
+DECLARE
+    v_turn bigint := turns_given(p.turns);
+    v_behind bigint := v_turn;
+    v_round int := least(p.lanes, greatest(p_count, {{lanes_looked_at}}));
+    v_found text[] := '{}';
+    v_lane text;
+BEGIN
+    FOR i IN 0 .. v_round + p_count LOOP
+        EXIT WHEN cardinality(v_found) = p_count OR i - v_round >= cardinality(v_found);
+        v_lane := CASE WHEN i < v_round THEN ((v_turn + i) % p.lanes)::text ELSE v_found[i - v_round + 1] END;
+        IF has_room(p_limits, p.name, v_lane, 1 + cardinality(array_positions(p_added || v_found, v_lane))) THEN
+            v_found := v_found || v_lane;
+            v_behind := v_lane::bigint + 1;
+        END IF;
+    END LOOP;
+    RETURN v_found || array_fill((v_behind % p.lanes)::text, ARRAY[p_count - cardinality(v_found)]);
+END $$;
+
+-- True if the limits on this lane have room for so many jobs more.
+CREATE FUNCTION has_room(p_limits jsonb, p_queue text, p_lane text, p_more bigint) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    l jsonb;
+BEGIN
+    FOR l IN
+        SELECT value FROM jsonb_array_elements(p_limits)
+        WHERE value ->> 'queue' = p_queue AND ((value ->> 'each_lane')::boolean OR value ->> 'lane' = p_lane)
+    LOOP
+        IF depth_for_limit(p_queue, p_lane, (l ->> 'limit')::bigint) + p_more > (l ->> 'limit')::bigint THEN
+            RETURN false;
+        END IF;
+    END LOOP;
+    RETURN true;
+END $$;
+
+-- Move the turn of a pool behind a lane that `take_turns` has chosen, with one number for each lane that is passed.
+-- Calls whose limits do not hold each other back, such as those in users' transactions, may choose one lane twice.
+CREATE FUNCTION pass_turn(p_queue text, p_lane text) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    p pool;
+BEGIN
+    SELECT * INTO p FROM pool WHERE name = p_queue;
+    FOR i IN 1 .. least(p.lanes, {{lanes_looked_at}}) LOOP
+        EXIT WHEN ((nextval(p.turns::regclass) - 1) % p.lanes)::text = p_lane;
+    END LOOP;
+END $$;
+
+-- The lane of a stored job that comes back.
 -- O5: by the present size.
-CREATE FUNCTION lane_again(j job) RETURNS text LANGUAGE plpgsql AS $$
+CREATE FUNCTION lane_again(j job, p_limits jsonb DEFAULT '[]') RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     p pool;
 BEGIN
@@ -106,8 +169,10 @@ BEGIN
     END IF;
     IF p.name IS NULL THEN
         RETURN j.lane;
+    ELSIF j.pool_hash IS NULL THEN
+        RETURN (take_turns(p, 1, p_limits, '{}'))[1];
     END IF;
-    RETURN (coalesce(j.pool_hash, turns_given(p.turns)) % p.lanes)::text;
+    RETURN (j.pool_hash % p.lanes)::text;
 END $$;
 
 -- How many numbers a pool's sequence has given.
@@ -120,24 +185,6 @@ BEGIN
     END IF;
     EXECUTE format('SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM %I', p_turns) INTO v_turn;
     RETURN v_turn;
-END $$;
-
--- The turns of the pools that a group goes to, if a limit may refuse the group.
-CREATE FUNCTION turns_before(p_group jsonb) RETURNS jsonb LANGUAGE sql AS $$
-    SELECT CASE WHEN jsonb_array_length(coalesce(p_group -> 'limits', '[]')) > 0 THEN (
-        SELECT jsonb_object_agg(p.turns, turns_given(p.turns)) FROM pool AS p WHERE p.name IN (
-            SELECT n.queue FROM jsonb_populate_recordset(NULL::new_job, p_group -> 'jobs') AS n
-            WHERE n.pool IS NOT NULL)) END
-$$;
-
--- A refused group gives back the turns it has taken. If two groups do so at once, a lane may get two jobs in a row.
-CREATE FUNCTION return_turns(p_turns jsonb) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-    v record;
-BEGIN
-    FOR v IN SELECT key AS turns, value::bigint AS turn FROM jsonb_each(coalesce(p_turns, '{}')) LOOP
-        PERFORM setval(v.turns::regclass, greatest(v.turn, 1), v.turn > 0);
-    END LOOP;
 END $$;
 
 -- The record of a pool, made if the pool is new.

@@ -39,6 +39,7 @@ local INTERVAL_IF_UNKNOWN = 10000000
 local JOBS_PER_READ = 1000
 local KEEP_FIRST = 1
 local KEEP_LAST = 19
+local LANES_LOOKED_AT = 1000
 local LEASED = { ["assigned"] = true, ["running"] = true }
 local LIVE = {
   ["assigned"] = true,
@@ -383,6 +384,13 @@ function R.next_head(step, queue, lane)
   return best
 end
 
+-- engines/ledger/lanes.py: lane_depth
+-- Live jobs in a lane.
+function R.lane_depth(step, queue, lane)
+  local record = S.lane(queue, lane)
+  return record == nil and 0 or record.depth
+end
+
 -- engines/ledger/lanes.py: set_lane_paused
 -- Pause or resume a lane. False: it was paused, or not paused, already.
 function R.set_lane_paused(step, queue, name, paused)
@@ -402,14 +410,14 @@ function R.set_lane_paused(step, queue, name, paused)
 end
 
 -- engines/ledger/pools.py: place
--- The job with its lane, and held if its pool is being resized.
-function R.place(step, job, wanted)
+-- The job in the lane that was chosen for it, and held if its pool is being resized.
+function R.place(step, job, wanted, lane)
   local pool = R.declare_pool(step, job.queue, wanted.lanes)
-  -- O2: the lane is chosen in the write that inserts the job; without a key, the next in turn.
-  local lane = R.lane_ahead(pool, wanted.key, 0)
   if wanted.key == nil then
+    -- O2: the turn goes on behind this lane.
+    local turn = pool.turn + (tonumber(lane) - pool.turn) % pool.lanes + 1
     local copy_1 = copy_PoolRecord(pool)
-    copy_1.turn = pool.turn + 1
+    copy_1.turn = turn
     step.put(pool, copy_1)
     local copy_2 = copy_JobRecord(job)
     copy_2.lane = lane
@@ -427,49 +435,121 @@ function R.place(step, job, wanted)
   return copy_3
 end
 
--- engines/ledger/pools.py: lane_ahead
--- The lane of the next job with this key; without a key, after `before` other jobs without one.
-function R.lane_ahead(pool, key, before)
-  return rt.integer(key == nil and (pool.turn + before) % pool.lanes or rt.key_lane(key, pool.lanes))
-end
-
--- engines/ledger/pools.py: lanes_ahead
--- The lanes that new jobs of one queue will get, in their order, without jobs that get none.
-function R.lanes_ahead(step, jobs)
-  -- E8: a pool that is not stored yet has the lanes of its first job.
-  local pool = S.pool(jobs[1].queue)
-  local ahead = {}
-  local keyless = 0
+-- engines/ledger/pools.py: choose_lanes
+-- The lanes of those of a group's new jobs that go to a pool, by queue and id.
+function R.choose_lanes(step, jobs, limits)
+  local chosen = {}
+  local list_1 = {}
   for _, job in ipairs(jobs) do
     if job.pool ~= nil then
-      pool = pool or { kind = "PoolRecord", name = job.queue, lanes = job.pool.lanes, epoch = 1, turn = 0, old_live = 0 }
-      ahead[#ahead + 1] = R.lane_ahead(pool, job.pool.key, keyless)
-      if job.pool.key == nil then
-        keyless = keyless + 1
-      end
-    elseif job.lane ~= nil then
-      ahead[#ahead + 1] = job.lane
+      list_1[#list_1 + 1] = job.queue
     end
   end
-  return ahead
+  for _, item in ipairs(rt.counted(list_1)) do
+    local queue, _ = item[1], item[2]
+    local pool = S.pool(queue)
+    local added = {}
+    local keyless = {}
+    local list_2 = {}
+    for _, job in ipairs(jobs) do
+      if job.queue == queue then
+        list_2[#list_2 + 1] = job
+      end
+    end
+    for _, job in ipairs(list_2) do
+      local lane = job.lane
+      if job.pool ~= nil then
+        -- E8: a pool that is not stored yet has the lanes of its first job.
+        pool = pool or { kind = "PoolRecord", name = queue, lanes = job.pool.lanes, epoch = 1, turn = 0, old_live = 0 }
+        if job.pool.key == nil then
+          keyless[#keyless + 1] = job
+        else
+          lane = rt.integer(rt.key_lane(job.pool.key, pool.lanes))
+          chosen[queue .. "\0" .. job.id] = lane
+        end
+      end
+      if lane ~= nil then
+        added[lane] = (added[lane] or 0) + 1
+      end
+    end
+    -- E8: jobs without a key come last, and leave the others their room.
+    assert(pool ~= nil)
+    local lanes = R.take_turns(step, pool, #keyless, limits, added)
+    for place_3, job in ipairs(keyless) do
+      local index = place_3 - 1
+      chosen[queue .. "\0" .. job.id] = lanes[index + 1]
+    end
+  end
+  return chosen
+end
+
+-- engines/ledger/pools.py: take_turns
+-- The lanes of the next jobs without a key: round-robin, without lanes that are full.
+function R.take_turns(step, pool, count, limits, added)
+  -- O2: full with what is stored and `added`. Round again: only lanes that had room.
+  local found = {}
+  local turn, behind, again = pool.turn, pool.turn, 0
+  local end_ = turn + math.min(pool.lanes, math.max(count, LANES_LOOKED_AT))
+  while #found < count and (turn < end_ or again < #found) do
+    local lane
+    if turn < end_ then
+      lane = rt.integer(turn % pool.lanes)
+      turn = turn + 1
+    else
+      lane = found[again + 1]
+      again = again + 1
+    end
+    local more = (added[lane] or 0) + 1
+    if R.has_room(step, limits, pool.name, lane, more) then
+      added[lane] = more
+      found[#found + 1] = lane
+      behind = tonumber(lane) + 1
+    end
+  end
+  -- E8: none has room. The limit then refuses the lane whose turn it is.
+  while #found < count do
+    found[#found + 1] = rt.integer(behind % pool.lanes)
+  end
+  return found
+end
+
+-- engines/ledger/pools.py: has_room
+-- Whether the limits on this lane have room for so many jobs more.
+function R.has_room(step, limits, queue, lane, more)
+  local all_1 = true
+  for _, limit in ipairs(limits) do
+    if limit.queue == queue and (limit.each_lane or limit.lane == lane) then
+      if R.lane_depth(step, queue, lane) + more > limit.limit then
+        all_1 = false
+        break
+      end
+    end
+  end
+  return all_1
 end
 
 -- engines/ledger/pools.py: place_again
--- A requeued job with the lane that its key has now.
-function R.place_again(step, job)
+-- A requeued job in the lane that `lane_again` has chosen.
+function R.place_again(step, job, lane)
   local pool = S.pool(job.queue)
-  return (pool == nil or job.epoch == 0) and job or R.place(step, job, { lanes = pool.lanes, key = job.pool_key })
+  if pool == nil or job.epoch == 0 or lane == nil then
+    return job
+  end
+  return R.place(step, job, { lanes = pool.lanes, key = job.pool_key }, lane)
 end
 
 -- engines/ledger/pools.py: lane_again
--- The lane that `place_again` will choose.
-function R.lane_again(step, job)
+-- The lane of a requeued job.
+function R.lane_again(step, job, limits)
   -- O5: by the present size.
   local pool = S.pool(job.queue)
   if pool == nil or job.epoch == 0 then
     return job.lane
   end
-  return R.lane_ahead(pool, job.pool_key, 0)
+  if job.pool_key == nil then
+    return R.take_turns(step, pool, 1, limits, {})[1]
+  end
+  return rt.integer(rt.key_lane(job.pool_key, pool.lanes))
 end
 
 -- engines/ledger/pools.py: leave_pool
@@ -754,7 +834,14 @@ function R.enqueue_group(step, group)
   if rt.kind(plans) ~= nil then
     return plans
   end
-  local full = R.check_limits(step, group, plans)
+  local created = {}
+  for _, plan in ipairs(plans) do
+    if plan.existing == nil then
+      created[#created + 1] = plan.job
+    end
+  end
+  local chosen = R.choose_lanes(step, created, group.limits)
+  local full = R.check_limits(step, group, created, chosen)
   if full ~= nil then
     return full
   end
@@ -770,7 +857,8 @@ function R.enqueue_group(step, group)
   for _, plan in ipairs(plans) do
     local answer
     if plan.existing == nil then
-      answer = R.insert_job(step, plan.job, limited[plan.job.queue] == true)
+      local lane = chosen[plan.job.queue .. "\0" .. plan.job.id]
+      answer = R.insert_job(step, plan.job, lane, limited[plan.job.queue] == true)
       inserted[plan.job.queue .. "\0" .. plan.job.id] = answer
     else
       answer = R.answer_existing(step, plan.job, plan.existing, inserted)
@@ -869,26 +957,17 @@ function R.key_holder(state, queue, task, unique_key, now)
 end
 
 -- engines/ledger/enqueue.py: check_limits
--- The first limit that the group would exceed.
-function R.check_limits(step, group, plans)
+-- The first limit that the group would exceed. `chosen`: the lanes of jobs that go to a pool.
+function R.check_limits(step, group, created, chosen)
   -- E6, E7: in the order given, when every job is planned and none is written. E8: in `_additions`.
-  if #group.limits == 0 then
-    return nil
-  end
-  local created = {}
-  for _, plan in ipairs(plans) do
-    if plan.existing == nil then
-      created[#created + 1] = plan.job
-    end
-  end
   for _, limit in ipairs(group.limits) do
-    local list_2 = {}
+    local list_1 = {}
     for _, job in ipairs(created) do
       if job.queue == limit.queue then
-        list_2[#list_2 + 1] = job
+        list_1[#list_1 + 1] = job
       end
     end
-    for _, item in ipairs(R._additions(step, limit, list_2)) do
+    for _, item in ipairs(R._additions(limit, list_1, chosen)) do
       local lane, more = item[1], item[2]
       local depth = R.depth_of(step, limit.queue, lane)
       if depth + more > limit.limit then
@@ -901,17 +980,28 @@ end
 
 -- engines/ledger/enqueue.py: _additions
 -- How many of these jobs would be added to the queue, or to each lane, that the limit is about.
-function R._additions(step, limit, jobs)
+function R._additions(limit, jobs, chosen)
   if #jobs == 0 then
     return {}
   end
   if limit.lane == nil and not limit.each_lane then
     return {{nil, #jobs}}
   end
-  -- E8: in the lane that a job names or that the pool will choose; E7: lanes in the order of the group.
-  local added = rt.counted(R.lanes_ahead(step, jobs))
+  -- E8: in the lane that a job names or that was chosen for it; E7: lanes in the order of the group.
+  local named = {}
+  for _, job in ipairs(jobs) do
+    local lane
+    if job.pool == nil then
+      lane = job.lane
+    else
+      lane = chosen[job.queue .. "\0" .. job.id]
+    end
+    if lane ~= nil then
+      named[#named + 1] = lane
+    end
+  end
   local list_1 = {}
-  for _, item in ipairs(added) do
+  for _, item in ipairs(rt.counted(named)) do
     local lane, more = item[1], item[2]
     if limit.each_lane or lane == limit.lane then
       list_1[#list_1 + 1] = {lane, more}
@@ -923,11 +1013,7 @@ end
 -- engines/ledger/enqueue.py: depth_of
 -- Live jobs in a queue or in one lane of it.
 function R.depth_of(step, queue, lane)
-  if lane == nil then
-    return S.depth(queue)
-  end
-  local record = S.lane(queue, lane)
-  return record == nil and 0 or record.depth
+  return lane == nil and S.depth(queue) or R.lane_depth(step, queue, lane)
 end
 
 -- engines/ledger/enqueue.py: record_of
@@ -982,8 +1068,8 @@ function R.record_of(step, new, old, arrival, hold, parents_left)
 end
 
 -- engines/ledger/enqueue.py: insert_job
--- Write a new job in place of the record that has its id, if there is one.
-function R.insert_job(step, new, counted)
+-- Write a new job in place of the record that has its id, if there is one. `chosen`: its lane in its pool.
+function R.insert_job(step, new, chosen, counted)
   -- D2, D4, D7: no record keeps that id.
   step.queue(new.queue)
   local old = R._record(step, new)
@@ -999,8 +1085,8 @@ function R.insert_job(step, new, counted)
   end
   local hold = (left ~= 0 or parent_failed) and Hold.PARENTS or Hold.NONE
   local job = R.record_of(step, new, old, arrival, hold, left)
-  if new.pool ~= nil then
-    job = R.place(step, job, new.pool)
+  if new.pool ~= nil and chosen ~= nil then
+    job = R.place(step, job, new.pool, chosen)
   end
   local position
   if job.lane ~= nil then
@@ -1668,9 +1754,10 @@ function R.requeue_one(step, command, job_id)
   if key ~= nil and R.key_holder(S, job.queue, job.task, key, step.now) ~= nil then
     return { status = "key_taken", state = job.state }
   end
+  local lane = R.lane_again(step, job, command.limits)
   local any_1 = false
   for _, limit in ipairs(command.limits) do
-    if R.is_full(step, limit, job) then
+    if R.is_full(step, limit, job, lane) then
       any_1 = true
       break
     end
@@ -1678,7 +1765,7 @@ function R.requeue_one(step, command, job_id)
   if any_1 then
     return { status = "queue_full", state = job.state }
   end
-  local after = R.place_again(step, R.revive(step, job))
+  local after = R.place_again(step, R.revive(step, job), lane)
   if after.lane ~= nil then
     -- L6: at the tail.
     local _
@@ -1718,15 +1805,14 @@ function R.revive(step, job)
 end
 
 -- engines/ledger/operate.py: is_full
--- Whether this limit leaves no room for a requeued job.
-function R.is_full(step, limit, job)
+-- Whether this limit leaves no room for a requeued job in the lane `ahead`.
+function R.is_full(step, limit, job, ahead)
   -- RQ1: a limit on lanes is about the lane that the job will go to.
   if limit.queue ~= job.queue then
     return false
   end
   local lane = limit.lane
   if limit.each_lane or lane ~= nil then
-    local ahead = R.lane_again(step, job)
     if ahead == nil or not (lane == nil or lane == ahead) then
       return false
     end

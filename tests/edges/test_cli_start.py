@@ -107,6 +107,32 @@ def test_a_misspelt_command_gets_the_name_of_a_similar_one(run: Run, name: str, 
     assert f"No such command '{name}'. Did you mean '{similar}'?" in ended.err
 
 
+@pytest.mark.parametrize(
+    ("verb", "command"), [("requeue", "jobs requeue"), ("retry", "jobs requeue"), ("pause", "queues pause")]
+)
+def test_a_verb_without_its_group_gets_the_whole_command(run: Run, verb: str, command: str) -> None:
+    assert f"Did you mean '{command}'?" in run(verb, "x").err
+
+
+@pytest.mark.parametrize("command", ["doctor", "status", "top"])
+def test_an_app_as_an_argument_gets_the_option(run: Run, command: str) -> None:
+    ended = run(command, "shop.jobs")
+    assert (ended.code, "To name the App, write --app NAME." in ended.err) == (2, True)
+
+
+@pytest.mark.parametrize("command", ["worker", "manager"])
+def test_several_queues_in_one_option_are_refused(run: Run, command: str) -> None:
+    """A worker would serve a queue of that name for ever."""
+    ended = run(command, "shop.jobs", "-q", "mail,default")
+    assert (ended.code, "Give the option once for each: -q mail -q default" in ended.err) == (2, True)
+
+
+@pytest.mark.parametrize("option", ["--app", "--url", "--namespace"])
+def test_an_option_of_the_store_before_the_command_is_told_its_place(run: Run, option: str) -> None:
+    ended = run(option, "shop.jobs", "status")
+    assert (ended.code, "Write it after the command." in ended.err) == (2, True)
+
+
 @pytest.mark.parametrize("group", ["jobs", "queues", "pools", "tasks", "workers", "file"])
 def test_the_help_page_of_a_group_cuts_no_sentence(run: Run, group: str) -> None:
     assert "..." not in run(group, "--help").out.replace("[ARGS]...", "")

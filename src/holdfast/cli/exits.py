@@ -52,6 +52,7 @@ EXIT_CODES = {
 }
 """All codes and what each means."""
 
+STORE_OPTIONS = ("--app", "--url", "--namespace")
 DEBUG = "HOLDFAST_DEBUG"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """A disk that takes no more output."""
@@ -127,6 +128,8 @@ def run(
         return code if isinstance(code, int) else DONE
     except click.ClickException as error:
         error.show()
+        if hint := _usage_hint(error):
+            click.echo(hint, err=True)
         return error.exit_code
     except click.Abort as error:
         if not isinstance(error.__cause__, KeyboardInterrupt):  # then click has ended the line with ^C
@@ -143,6 +146,15 @@ def run(
         discard_output(sys.stdout.fileno())  # what is left in its buffer must not fail again when the process ends
         print_message(f"Standard output cannot be written: {error.strerror}.")
         return REFUSED
+
+
+def _usage_hint(error: click.ClickException) -> str:
+    """Where the App and the store of a command are named."""
+    if isinstance(error, click.NoSuchOption) and error.option_name in STORE_OPTIONS:
+        return "Write it after the command."
+    command = error.ctx.command if isinstance(error, click.UsageError) and error.ctx is not None else None
+    takes_app = command is not None and any("--app" in parameter.opts for parameter in command.params)
+    return "To name the App, write --app NAME." if takes_app and error.message.startswith("Got unexpected") else ""
 
 
 def code_of(error: HoldfastError) -> int:

@@ -56,6 +56,9 @@ SUMMARIES = {
     "demo": "See jobs run, fail, survive a killed worker, and be counted.",
 }
 """The first sentence of each command: the help page and completions show it without importing the command."""
+GROUPS = ("jobs", "queues", "pools", "tasks", "workers")
+OTHER_VERBS = {"retry": "requeue"}
+"""Of other systems."""
 REQUIRED_MODULES = {"demo": "holdfast.demo"}
 """A command is listed only if its module is installed."""
 
@@ -83,9 +86,20 @@ class LazyGroup(CommandGroup):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name, known = args[0], self.list_commands(ctx)
         if name not in known and not name.startswith("-") and not ctx.resilient_parsing:
-            similar = get_close_matches(name, known, n=1)
-            ctx.fail(f"No such command {name!r}." + (f" Did you mean {similar[0]!r}?" if similar else ""))
+            similar = self._with_verb(ctx, OTHER_VERBS.get(name, name)) or get_close_matches(name, known, n=1)
+            ctx.fail(
+                f"No such command {name!r}." + (f" Did you mean {' or '.join(map(repr, similar))}?" if similar else "")
+            )
         return super().resolve_command(ctx, args)
+
+    def _with_verb(self, ctx: click.Context, verb: str) -> list[str]:
+        """The commands that have this verb, such as `jobs requeue`."""
+        groups = {name: self.get_command(ctx, name) for name in GROUPS}
+        return [
+            f"{name} {verb}"
+            for name, group in groups.items()
+            if isinstance(group, click.Group) and verb in group.commands
+        ]
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
         names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]

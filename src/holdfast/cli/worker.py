@@ -40,6 +40,9 @@ QueueLimits = Mapping[str, int | None]
 
 def queue_limit(value: str) -> tuple[str, int | None]:
     """`emails` or `emails:20`."""
+    if "," in value:
+        each = " ".join(f"-q {name.strip()}" for name in value.split(","))
+        raise click.BadParameter(f"{value!r} names one queue. Give the option once for each: {each}")
     name, colon, limit = value.rpartition(":")
     if not colon or not limit.isdecimal():
         return value, None

@@ -57,7 +57,8 @@ class Shown:
 class Receipt(Shown):
     """The answer to an enqueue.
 
-    `position` and `depth` are known for lanes, `depth` also for queues with a limit; otherwise they are None.
+    `position` and `depth` are known for lanes, `depth` also for queues with a limit; otherwise they are None. A
+    job of a lane that was enqueued in a user's transaction on PostgreSQL is `blocked` until the commit, without both.
     """
 
     answer: Literal["created", "duplicate", "completed"]

@@ -38,6 +38,13 @@ def test_doctor_advises_a_worker_for_the_app_in_use(run: Run, shop: Path, monkey
     assert advice_on_workers(run) == "Start one: holdfast worker"
 
 
+def test_why_advises_a_worker_for_the_app_in_use(run: Run, shop: Path) -> None:
+    run("enqueue", "send", "--app", "shop", "--id", "one")
+    for options, command in (["--app", "shop"], "shop"), (["--url", "sqlite:jobs.db"], "MODULE"):
+        (obstacle,) = run("why", "one", "--json", *options).objects[0]["obstacles"]
+        assert obstacle["ends"] == f"when a worker starts: holdfast worker {command}"
+
+
 @pytest.mark.parametrize(
     ("command", "advised"),
     [

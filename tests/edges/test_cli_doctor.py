@@ -50,6 +50,15 @@ def test_people_get_a_table_and_a_summary(shell: Shell) -> None:
     assert lines[-1].startswith("1 problem, ")
 
 
+def test_people_get_the_worst_findings_first(shell: Shell) -> None:
+    shell.works.enqueue()
+    shell.app.control.pause("default")
+    found = [line.split()[0] for line in shell("doctor").out.splitlines() if line and line[0] != " "][1:-1]
+    order = [level.value for level in reversed(Level)]
+    assert found == sorted(found, key=order.index)
+    assert found[0] == "problem"
+
+
 def test_without_a_store_it_says_so_checks_the_rest_and_makes_nothing(run: Run, tmp_path: Path) -> None:
     answer = run("doctor", "--json", "--url", f"sqlite:///{tmp_path}/none.db")
     assert answer.code == 3

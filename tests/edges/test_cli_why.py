@@ -26,7 +26,7 @@ def test_every_obstacle_is_shown_with_its_holder_and_its_end(shell: Shell) -> No
     ]
     assert "held by job first (scheduled)" in shown
     assert "ends when it is resumed: holdfast queues resume default" in shown
-    assert "ends when a worker starts: holdfast worker" in shown
+    assert "ends when a worker starts: holdfast worker MODULE" in shown
     assert any(row.startswith("ends") and "(in 1.0 h)" in row for row in rows(shell("why", "first").out))
 
 

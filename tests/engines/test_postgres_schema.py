@@ -164,7 +164,8 @@ async def test_a_schema_that_is_missing_or_older_says_which_command_to_type(
     with pytest.raises(SchemaMismatch, match="holdfast migrate") as missing:
         await of(postgres_server, name).open()
     wanted = f"tables {newest()}, rules {RULES_VERSION}"
-    assert (missing.value.found, missing.value.wanted) == ("no rules", wanted)
+    assert (missing.value.found, missing.value.wanted) == ("no tables of Holdfast yet", wanted)
+    assert str(missing.value).endswith("has no tables of Holdfast yet. Run: holdfast migrate")
 
     await of(postgres_server, name).migrate()
     postgres_server.execute(f"UPDATE {name}.migration SET number = 0 WHERE number = %s", newest())

@@ -52,8 +52,9 @@ def exit_code(findings: list[Finding], *, strict: bool) -> int:
 
 
 def _view(findings: list[Finding]) -> RenderableType:
+    """The worst first."""
     rows: list[list[Text]] = []
-    for finding in findings:
+    for finding in sorted(findings, key=lambda one: -list(Level).index(one.level)):
         words = Text(safe(finding.found))
         if finding.advice:
             words.append(f"\n→ {safe(finding.advice)}", "dim")

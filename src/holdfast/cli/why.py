@@ -1,6 +1,7 @@
 """`holdfast why`: why a job has not ended. Each obstacle in its way, who holds it, and when it ends."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from datetime import datetime
 
 import click
@@ -14,6 +15,7 @@ from holdfast.cli.options import Store, examples, on_store, queue_option
 from holdfast.cli.tables import console, pairs, state_text, text
 from holdfast.core.obstacles import Holder, Obstacle
 from holdfast.core.wait_reason import Why
+from holdfast.model.findings import START_WORKER
 
 
 @click.command(epilog=examples("holdfast why 01JCQ7N1", "holdfast why order-42 --queue mails --json"))
@@ -28,12 +30,21 @@ def why(store: Store, ids: tuple[str, ...], queue: str | None) -> None:
     """
     for place, job in enumerate(jobs_by_id(store, ids, queue)):
         answer = store.control.why(job.id, queue=job.queue)
+        answer = replace(answer, obstacles=_advised(answer.obstacles, store.target.worker_command))
         if store.as_json:
             print_json(_data(answer))
         else:
             if place:
                 click.echo()
             console().print(pairs(_rows(answer, store.now)))
+
+
+def _advised(obstacles: Iterable[Obstacle], command: str) -> tuple[Obstacle, ...]:
+    """With the command that starts a worker for the App in use."""
+    return tuple(
+        replace(one, ends=one.ends.replace(START_WORKER, command), behind=_advised(one.behind, command))
+        for one in obstacles
+    )
 
 
 def _data(why: Why) -> dict[str, object]:

@@ -101,7 +101,7 @@ async def read_facts(store: StoreConnection, key: JobKey, origin: str = "") -> J
         workers=tuple(one for one in (await engine.workers()).workers if one.worker not in ended),
         undecodable=record.waiting and _undecodable(store, record),
         store="the store of this test" if store.is_swapped else store.address,
-        target="" if store.config.app else target,
+        target="" if store.config.app else target or "MODULE",
         shared=engine.capabilities.shared_between_processes and not only_here,
     )
 

@@ -10,6 +10,8 @@ _DELAY = "Use task.using(delay=...).enqueue(...)."
 _AT = "Use task.using(at=...).enqueue(...), with a datetime that has a time zone."
 _LATE = "It is always so: a job ends after its handler has returned, and runs again if its worker is lost."
 _TIMEOUT = "Use `timeout`."
+_PARENTS = "There are no chains yet. Let the handler of the first job enqueue the next: docs/guides/chaining.md."
+_SCHEDULE = "There are no schedules yet. Call enqueue from cron, or from a timer of yours."
 _ID = "Use task.using(id=...).enqueue(...)."
 
 OTHER_NAMES = {
@@ -19,12 +21,16 @@ OTHER_NAMES = {
     "ack_late": _LATE,
     "acks_late": _LATE,
     "actor_name": "Use `name`.",
+    "after": _PARENTS,
     "autoretry_for": "Use `retry_on`.",
     "bind": _CONTEXT,
     "countdown": _DELAY,
+    "cron": _SCHEDULE,
+    "debounce": "Use `unique_key`.",
     "default_retry_delay": _BACKOFF,
     "defer_by": _DELAY,
     "defer_until": _AT,
+    "depends_on": _PARENTS,
     "dont_autoretry_for": "Use `give_up_on`.",
     "enqueue_in": _DELAY,
     "eta": _AT,
@@ -33,6 +39,7 @@ OTHER_NAMES = {
     "job_id": _ID,
     "job_timeout": _TIMEOUT,
     "keep_result": "Use `result_ttl`.",
+    "lane_limit": "It is a setting of the queue: `lane_max_depth`.",
     "lock": "Use `lane`: the jobs of a lane run one after the other.",
     "max_backoff": _BACKOFF,
     "max_retries": _ATTEMPTS,
@@ -54,13 +61,14 @@ OTHER_NAMES = {
     "retry_on_error": "Use `retry_on`.",
     "retry_when": "Use `retry_on`.",
     "run_at": _AT,
-    "run_every": "There are no schedules yet. Call enqueue from cron, or from a timer of yours.",
-    "schedule": "There are no schedules yet. Call enqueue from cron, or from a timer of yours.",
+    "run_every": _SCHEDULE,
+    "schedule": _SCHEDULE,
     "schedule_at": _AT,
     "schedule_in": _DELAY,
     "serializer": "Use `codec`.",
     "soft_time_limit": _TIMEOUT,
     "store_results": "Use result_ttl=0 to keep none.",
+    "tags": "Use task.using(metadata={...}).enqueue(...).",
     "task_id": _ID,
     "task_name": "Use `name`.",
     "throws": "Use `give_up_on`.",

@@ -26,7 +26,9 @@ class Installed(NamedTuple):
 
     def __str__(self) -> str:
         versions = ", ".join(map(str, self.rules))
-        return f"tables {self.tables or 'unknown'}, rules {versions}" if self.rules else "no rules"
+        if not self.rules:
+            return "no rules" if self.tables else "no tables of Holdfast yet"
+        return f"tables {self.tables or 'unknown'}, rules {versions}"
 
 
 class Schema:
@@ -48,9 +50,9 @@ class Schema:
         if wanted is None:
             return
         if not self.auto_migrate:
+            needs = f", this version of Holdfast needs {wanted}" if found.tables or found.rules else ""
             raise SchemaMismatch(
-                f"The schema {self.namespace!r} at {self._place} has {found}, "
-                f"this version of Holdfast needs {wanted}. Run: holdfast migrate",
+                f"The schema {self.namespace!r} at {self._place} has {found}{needs}. Run: holdfast migrate",
                 found=str(found),
                 wanted=str(wanted),
                 engine=SCHEME,

@@ -277,6 +277,20 @@ def test_a_compacted_store_has_all_jobs_and_a_short_journal(run: Run, tmp_path: 
     assert run("file", "inspect", str(tmp_path / "store")).code == 0
 
 
+def test_ended_jobs_are_dropped_after_a_confirmation(run: Run, tmp_path: Path) -> None:
+    jobs: App[Any] = App(f"file:{tmp_path}/store")
+    task = jobs.client.task("work")
+    with jobs:
+        for job_id in ("cancelled", "waiting"):
+            task.using(id=job_id).enqueue()
+        jobs.control.cancel("cancelled")
+        answer = run("file", "compact", "--drop-ended", str(tmp_path / "store"))
+        assert (answer.code, "Add --yes to confirm" in answer.err) == (2, True)
+        assert len(jobs.control.find()) == 2
+        assert run("file", "compact", "--drop-ended", "--yes", str(tmp_path / "store")).code == 0
+        assert [job.id for job in jobs.control.find()] == ["waiting"]
+
+
 def test_a_folder_without_a_store_is_not_compacted_and_not_made(run: Run, tmp_path: Path) -> None:
     answer = run("file", "compact", str(tmp_path / "none"))
     assert (answer.code, "There is no store" in answer.err) == (4, True)

@@ -6,7 +6,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -15,11 +15,16 @@ from opened_engine import opened_engine
 from small_disk import SmallDisk, runtime_on
 from sqlite_store import a_claim, job, success
 
+from holdfast.engines.file.compact import compact_store
+from holdfast.engines.file.engine import FileEngine
 from holdfast.engines.file.runner import LEAST_RESERVE_BYTES, MOST_RESERVE_BYTES
 from holdfast.engines.reserve import REFILL_INTERVAL_US
 from holdfast.errors import HoldfastError, StorageFull
-from holdfast.model.produce import Enqueue, Group, NewJob
+from holdfast.model.job import JobKey
+from holdfast.model.limits import MOST_RESOLVED
+from holdfast.model.produce import Enqueue, Group, NewJob, Parent
 from holdfast.model.work import Exchange, SettleStatus
+from holdfast.runtime import SystemRuntime
 
 MIB = 1024 * 1024
 
@@ -198,17 +203,120 @@ def mount_is_allowed() -> bool:
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
-def test_the_same_on_a_real_disk_that_is_full(tmp_path: Path) -> None:
+def play_on_tmpfs(folder: Path, program: str) -> str:
+    """Run a program on a disk of 4 MiB; the answer is what it prints."""
     if not mount_is_allowed():
         pytest.skip("this system lets us mount no file system of our own")
-    (tmp_path / "disk").mkdir()
-    (tmp_path / "program.py").write_text(ON_TMPFS)
+    (folder / "disk").mkdir()
+    (folder / "program.py").write_text(program)
     support = Path(__file__).parents[1] / "support"
-    program = f"{sys.executable} {tmp_path}/program.py {tmp_path}/disk {support}"
-    script = f"mount -t tmpfs -o size=4m none {tmp_path}/disk && exec {program}"
+    command = f"{sys.executable} {folder}/program.py {folder}/disk {support}"
+    script = f"mount -t tmpfs -o size=4m none {folder}/disk && exec {command}"
     played = subprocess.run(["unshare", "-rm", "sh", "-c", script], capture_output=True, text=True, check=False)
     assert played.returncode == 0, played.stderr
-    assert played.stdout.split() == ["1", "500", "501"]
+    return played.stdout
+
+
+def test_the_same_on_a_real_disk_that_is_full(tmp_path: Path) -> None:
+    assert play_on_tmpfs(tmp_path, ON_TMPFS).split() == ["1", "500", "501"]
+
+
+# --- A store that fills the disk itself ---
+
+
+async def fill_with_ended_jobs(engine: FileEngine, live: int) -> int:
+    """Until no job is accepted; the answer is the number of ended jobs. `live` jobs of another queue wait."""
+    await engine.enqueue(Group(tuple(NewJob(queue="live", id=f"{number}", task="t") for number in range(live))))
+    ended = 0
+    with suppress(StorageFull):
+        while True:
+            await engine.enqueue(job(f"{ended}", payload=bytes(50_000)))
+            await engine.settle(*map(success, (await engine.claim(a_claim("w", ended))).leases))
+            ended += 1
+    return ended
+
+
+async def test_ended_jobs_can_be_dropped_in_the_space_of_the_reserve(tmp_path: Path) -> None:
+    path = tmp_path / "jobs"
+    disk = SmallDisk(tmp_path, 8 * MIB)
+    async with opened_engine(file_store(path, runtime=runtime_on(disk))) as engine:
+        ended = await fill_with_ended_jobs(engine, live=20)
+        sizes = compact_store(path, "holdfast", runtime_on(disk), drop_ended=True)
+        assert sizes.bytes_after < 20_000 < 6 * MIB < sizes.bytes_before
+        is_again_due(engine)
+        await engine.enqueue(job("after"))  # the process that has the store open goes on
+        assert sum(queue.totals.succeeded for queue in (await engine.stats()).queues) == ended > 50
+        assert await engine.audit() == ()
+    assert read_ids(path) == {"after", *map(str, range(20))}
+
+
+async def test_a_store_stays_as_it_is_if_the_disk_has_no_space_for_the_jobs_that_have_not_ended(tmp_path: Path) -> None:
+    path = tmp_path / "jobs"
+    disk = SmallDisk(tmp_path, 8 * MIB)
+    async with opened_engine(file_store(path, runtime=runtime_on(disk))) as engine:
+        for number in range(40):
+            await engine.enqueue(job(f"{number}", payload=bytes(50_000)))
+        disk.fill()
+        with pytest.raises(StorageFull, match="Free some space"):
+            compact_store(path, "holdfast", runtime_on(disk), drop_ended=True)
+        (lease,) = (await engine.claim(a_claim("w", limit=1))).leases
+        assert (await engine.settle(success(lease))).settled == (SettleStatus.APPLIED,)
+        assert await engine.audit() == ()
+    assert list((path / "holdfast").glob(".*")) == []
+    assert len(read_ids(path)) == 40
+
+
+async def test_an_ended_parent_is_kept_until_its_children_have_been_given_its_end(tmp_path: Path) -> None:
+    path, children = tmp_path / "jobs", 2 * MOST_RESOLVED
+    parents = (Parent(JobKey("q", "parent")),)
+    async with opened_engine(file_store(path)) as engine:
+        await engine.enqueue(job("parent"))
+        await engine.enqueue(
+            Group(tuple(NewJob(queue="q", id=f"{number}", task="t", parents=parents) for number in range(children)))
+        )
+        await engine.settle(*map(success, (await engine.claim(a_claim("w"))).leases))
+    compact_store(path, "holdfast", SystemRuntime(), drop_ended=True)
+    async with opened_engine(file_store(path)) as engine:
+        while (await engine.prune(100)).more:
+            pass
+        assert (await engine.stats()).queues[0].due == children
+        assert await engine.audit() == ()
+
+
+FILLED_BY_THE_STORE = """
+import subprocess, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from file_engine import file_store, read_ids
+from sqlite_store import a_claim, job, success
+from holdfast.errors import StorageFull
+from holdfast.model.produce import Enqueue
+from holdfast.model.work import Exchange
+
+path = Path(sys.argv[1]) / "jobs"
+engine = file_store(path)
+engine.open_now()
+engine.perform_now(Enqueue(groups=(job("live", queue="live"),)))
+ended = 0
+try:
+    while True:
+        engine.perform_now(Enqueue(groups=(job(f"{ended}", payload=bytes(2_000)),)))
+        leases = engine.perform_now(Exchange(claim=a_claim("w", ended))).leases
+        engine.perform_now(Exchange(settlements=tuple(map(success, leases))))
+        ended += 1
+except StorageFull:
+    engine.close_now()
+command = [sys.executable, "-m", "holdfast", "file", "compact", "--drop-ended", "--yes", str(path)]
+subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+engine.open_now()
+engine.perform_now(Enqueue(groups=(job("after"),)))
+engine.close_now()
+print(ended > 100, *sorted(read_ids(path)))
+"""
+
+
+def test_the_command_for_a_store_that_fills_the_disk_works_on_a_real_disk(tmp_path: Path) -> None:
+    assert play_on_tmpfs(tmp_path, FILLED_BY_THE_STORE).split() == ["True", "after", "live"]
 
 
 # --- A copy of the folder while processes write ---

@@ -75,9 +75,8 @@ class JournalProcess:
     def compact(self) -> None:
         segment = self.rotate()
         records = self.records
-        self.journal.write_snapshot(
-            segment, map(changes.encode_record, records.in_order()), records.at, records.arrival, BOOT_HASH
-        )
+        encoded, first = map(changes.encode_record, records.in_order()), self.journal.last.sequence
+        self.journal.write_snapshot(segment, encoded, records.at, records.arrival, BOOT_HASH, first)
         self.journal.remove_before(segment)
 
     def numbers(self) -> list[int]:

@@ -10,10 +10,10 @@ from typing import Any
 
 import click
 
-from holdfast.cli.exits import DONE, REFUSED, NothingMatched
+from holdfast.cli.exits import DONE, REFUSED, NothingMatched, confirm
 from holdfast.cli.format import count, safe
 from holdfast.cli.json_output import print_json, to_data
-from holdfast.cli.options import CommandGroup, examples, json_option
+from holdfast.cli.options import CommandGroup, examples, json_option, yes_option
 from holdfast.engines.file.compact import compact_store
 from holdfast.engines.file.engine import path_of
 from holdfast.engines.file.inspect import (
@@ -57,19 +57,29 @@ def file() -> None:
     """Look into the files of a file store, or compact them."""
 
 
-@file.command("compact", epilog=examples("holdfast file compact /var/lib/scanner"))
+@file.command(
+    "compact",
+    epilog=examples("holdfast file compact /var/lib/scanner", "holdfast file compact --drop-ended /var/lib/scanner"),
+)
 @place_argument
 @namespace_option
+@click.option("--drop-ended", is_flag=True, help="Delete all jobs that have ended, also if the disk is full.")
+@yes_option
 @json_option
-def compact(place: str, namespace: str, as_json: bool) -> None:
+def compact(place: str, namespace: str, drop_ended: bool, yes: bool, as_json: bool) -> None:
     """Replace the journal of a store by a snapshot of its jobs. No job is lost, and processes that use it go on.
 
     DIR is the folder of the store, or its address, file:///var/lib/scanner. A store also does this by itself, when its
     journal is long.
+
+    --drop-ended leaves out the jobs that have succeeded, failed or been cancelled, with their results and unique keys.
+    It needs space for the other jobs only, and takes that of the reserve if the disk is full.
     """
     folder = _folder(place)
+    if drop_ended:
+        confirm(f"Delete all jobs that have ended from {folder.absolute()}.", yes=yes)
     with _explained(folder, namespace):
-        result = compact_store(folder, namespace, SystemRuntime())
+        result = compact_store(folder, namespace, SystemRuntime(), drop_ended=drop_ended)
     if as_json:
         print_json(result._asdict())
     else:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast.engines.file.changes import encode_record
-from holdfast.engines.file.journal import FellBehind, Journal
+from holdfast.engines.file.journal import Journal
 from holdfast.engines.file.replica import Replica
 from holdfast.engines.file.store_folder import StoreFolder
 from holdfast.engines.ledger.state import Record
@@ -143,7 +143,7 @@ class Compaction:
                     self._journal.remove_before(segment)
             except CompactionEnded:
                 pass
-            except (EngineError, OSError, FellBehind) as error:
+            except (EngineError, OSError) as error:
                 log.warning("%s: a snapshot could not be written (%s).", self._folder.path, error)
 
         self._thread = self._runtime.thread(write, name="holdfast-file-compaction")

@@ -343,15 +343,12 @@ class Journal:
     # Snapshots, without the gate
 
     def write_snapshot(
-        self, segment: int, changes: Iterable[bytes], at: At, arrival: int, boot_hash: int, sequence: int | None = None
+        self, segment: int, changes: Iterable[bytes], at: At, arrival: int, boot_hash: int, sequence: int
     ) -> int:
-        """Write the state before the first frame of a segment; the answer is its size in bytes. Any thread.
+        """Write the state before the first frame of a segment, which has this number (`sequence`). Any thread.
 
-        `sequence` is the number of that frame; None: the segment exists and says it. If it does not exist any more,
-        there is a later snapshot: `FellBehind`.
+        The answer is its size in bytes.
         """
-        if sequence is None:
-            sequence = self._first_sequence(segment)
         first = Header(sequence, at, arrival, boot_hash, 0, self.folder.id)
         try:
             return write_new_file(
@@ -359,16 +356,6 @@ class Journal:
             )
         except OSError as error:
             raise self.write_error(error) from error
-
-    def _first_sequence(self, segment: int) -> int:
-        try:
-            with self.runtime.fs.open_read(self.folder.segment_path(segment)) as file:
-                frame = read_sound(file.read_at(0, EMPTY_FRAME_BYTES), 0, self.folder.id)
-        except FileNotFoundError:
-            raise FellBehind(f"Segment {segment} was removed.") from None
-        if frame is None:
-            raise DamagedJournal(f"Segment {segment} is damaged at its beginning.")
-        return frame.header.sequence
 
     def remove_before(self, segment: int) -> None:
         """Remove the segments and snapshots before this one, whose snapshot is durable."""

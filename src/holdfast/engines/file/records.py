@@ -81,6 +81,11 @@ class Records:
             case Edge(parent=parent, child=child):
                 _keep(self.edges, ((parent.queue, parent.id), (child.queue, child.id)), record, there=there)
 
+    def drop_ended(self) -> None:
+        """Remove the jobs that have ended, except parents whose children have not been given the end yet."""
+        parents = {parent for parent, _ in self.edges}
+        self.jobs = {name: job for name, job in self.jobs.items() if job.live or name in parents}
+
     def fill(self, state: State) -> None:
         """Write all records to an empty state."""
         for record in self.in_order():

@@ -6,8 +6,10 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import asyncpg
+import psycopg
 import pytest
 from postgres import PostgresServer, private_server
+from postgres_binaries import NoServer
 from postgres_stock import Store, fresh_namespace
 from postgres_stories import Stores, made, opened, until_one_waits
 
@@ -205,6 +207,31 @@ async def test_the_default_isolation_of_the_database_changes_nothing(
 def small() -> Iterator[PostgresServer]:
     with private_server(max_connections=12, superuser_reserved_connections=1, fsync="off") as server:
         yield server
+
+
+async def test_jobs_are_enqueued_and_settled_while_the_queue_of_notifications_is_full() -> None:
+    """A session listens and does not end its transaction, so that the server keeps all notifications since."""
+    try:
+        server = private_server(oldest_major=17, max_notify_queue_pages=64, fsync="off")
+    except NoServer as error:  # before 17 the queue has 8 GB
+        pytest.skip(str(error))
+    with server:
+        store = fresh_namespace(server)
+        async with opened(store) as engine, opened(store) as other:
+            listener, user = await asyncpg.connect(store.url), await asyncpg.connect(store.url)
+            await listener.execute("LISTEN elsewhere; BEGIN")
+            with other.subscribe(f"queue:{QUEUE}", "reply:caller"):
+                with suppress(psycopg.errors.ProgramLimitExceeded):
+                    while True:
+                        server.execute("SELECT pg_notify('elsewhere', repeat('x', 7000))")
+                await engine.enqueue(Group((new_job("a", reply="caller", fresh_id=True),)))
+                async with user.transaction():
+                    await engine.in_transaction(Enqueue(groups=(Group((new_job("b"),)),)), user)
+                leases = (await engine.claim(claim("c" * 32, limit=2))).leases
+                answer = await engine.exchange([succeed(lease) for lease in leases])
+            assert answer.settled == (SettleStatus.APPLIED, SettleStatus.APPLIED)
+            await user.close()
+            await listener.close()
 
 
 async def test_a_server_without_free_connections_is_an_error_until_it_has_some(small: PostgresServer) -> None:

@@ -257,6 +257,19 @@ async def test_an_exchange_notifies_with_its_commit_whatever_is_in_the_name_of_t
                 received |= topics
 
 
+async def test_many_queues_whose_names_are_long_as_json_are_notified(store: Store) -> None:
+    queues = ["\x01" * 199 + chr(ord("a") + number) for number in range(8)]
+    topics = {f"queue:{queue}" for queue in queues}
+    async with opened(store) as engine, opened(store) as other:
+        with other.subscribe(*topics) as subscription:
+            await engine.enqueue(Group(tuple(new_job("a", queue=queue) for queue in queues)))
+            received = set[str]()
+            while received != topics:
+                more = await subscription.wait(30)
+                assert more
+                received |= more
+
+
 async def test_a_call_does_not_wait_for_another_that_notifies_with_its_commit(
     store: Store, left_to_notifiers: set[str]
 ) -> None:

@@ -212,3 +212,12 @@ async def test_jobs_of_users_transactions_are_admitted_to_lanes_in_the_order_of_
             await other.execute("SELECT FROM lane WHERE lane = 'b' FOR UPDATE NOWAIT")
         await pruning
         assert await engine.audit() == ()
+
+
+async def test_a_transaction_may_use_many_queues_with_long_names(store: Store) -> None:
+    """A payload of NOTIFY is limited in bytes; workers of these queues poll."""
+    queues = ["\u961f" * 199 + chr(ord("a") + number) for number in range(14)]
+    async with opened(store) as engine:
+        async with transaction(store) as user:
+            await engine.in_transaction(group(*(NewJob(id="a", queue=queue, task="t") for queue in queues)), user)
+        assert [lease.queue for queue in queues for lease in await take(engine, queue)] == queues

@@ -17,7 +17,7 @@ from typing import Any, Self
 from urllib.parse import quote, urlsplit, urlunsplit
 
 import psycopg
-from postgres_binaries import NoServer
+from postgres_binaries import OLDEST_MAJOR, NoServer
 from postgres_cluster import Cluster, Settings
 
 URL_VARIABLE = "HOLDFAST_TEST_POSTGRES_URL"
@@ -131,9 +131,9 @@ def server() -> PostgresServer:
     return found
 
 
-def private_server(**settings: object) -> PostgresServer:
+def private_server(*, oldest_major: int = OLDEST_MAJOR, **settings: object) -> PostgresServer:
     """A new server with PostgreSQL's default settings (so with fsync) except for these. The caller closes it."""
-    cluster = Cluster.make(settings)
+    cluster = Cluster.make(settings, oldest_major)
     return PostgresServer(cluster.address, cluster=cluster)
 
 

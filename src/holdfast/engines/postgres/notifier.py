@@ -39,7 +39,7 @@ ROOM_INTERVAL_S = 0.1  # callers that wait for room in a queue need no notificat
 MIN_RECONNECT_PAUSE_S = 0.05  # doubled after each failure
 MAX_RECONNECT_PAUSE_S = 2.0  # after an outage, workers poll until the next try
 LISTEN_RETRY_S = 60.0  # where LISTEN does not work: the time until the next try
-TOPICS_PER_NOTIFICATION = 8  # a topic has at most 800 bytes, a payload at most 8,000
+TOPICS_PER_NOTIFICATION = 6  # a topic has at most 1,210 bytes as JSON, a payload at most 8,000
 MAX_PENDING_TOPICS = 1_000  # more are dropped: they may be lost, and must not fill the memory
 
 RELEASE_LOCKS = "SELECT pg_advisory_unlock_all()"

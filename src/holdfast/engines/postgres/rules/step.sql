@@ -71,7 +71,7 @@ DECLARE
     c_most CONSTANT int := 7500;  -- bytes; the server takes 7,999, and the sender's name is short
     v_none text;
 BEGIN
-    IF p_sender IS NULL OR p_topics = '' OR octet_length(p_topics) > c_most
+    IF p_sender IS NULL OR p_topics = '' OR octet_length(p_topics) > c_most OR is_notify_queue_full()
         OR NOT pg_try_advisory_xact_lock(hashtextextended('{{notify_lock}}', 0))
     THEN
         RETURN '[]';
@@ -79,6 +79,10 @@ BEGIN
     v_none := pg_notify('holdfast_{{namespace}}', '[' || to_json(p_sender) || ',' || p_topics || ']');
     RETURN '[' || p_topics || ']';
 END $$;
+
+-- True long before the server refuses commits with NOTIFY: a session listens and does not end its transaction. A commit
+-- that does its work must not fail for a notification; processes poll, too.
+CREATE FUNCTION is_notify_queue_full() RETURNS boolean LANGUAGE sql AS $$ SELECT pg_notification_queue_usage() > 0.5 $$;
 
 -- A call has looked several times, and found something changed each time. Outside of users' transactions the client
 -- calls again. A transaction that is not READ COMMITTED reads the same each time: its user has to begin it again.

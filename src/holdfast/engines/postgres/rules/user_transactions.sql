@@ -6,9 +6,9 @@
 -- Notify when the user's transaction commits, and never if it does not. `p_notify` false: do not use pg_notify.
 CREATE FUNCTION send_notifications(p_notify boolean) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    IF p_notify THEN
+    IF p_notify AND NOT is_notify_queue_full() THEN
         PERFORM pg_notify('holdfast_{{namespace}}', lines_of('holdfast.topics'))
-        WHERE length(lines_of('holdfast.topics')) BETWEEN 3 AND 7900;
+        WHERE octet_length(lines_of('holdfast.topics')) BETWEEN 3 AND 7900;
     END IF;
 END $$;
 

@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar, Unpack, overload
 
 from holdfast.blocking import blocking
 from holdfast.core.connection import StoreConnection
-from holdfast.core.enqueue import crosses_soft_limit, enqueue
+from holdfast.core.enqueue import enqueue
 from holdfast.declare.handling import (
     AsyncAlone,
     AsyncWithContext,
@@ -35,8 +35,7 @@ from holdfast.draft import Draft
 from holdfast.errors import InvalidOption, WrongState
 from holdfast.handle import Handle
 from holdfast.lanes import Lane, PoolStatus, QueueOrLane, lane_statuses, stored_pool
-from holdfast.model.job import JobKey
-from holdfast.model.produce import Accepted, PoolPlace
+from holdfast.model.produce import PoolPlace
 from holdfast.model.text import check_name
 from holdfast.task import AsyncTask, SyncTask
 from holdfast.telemetry.events import SoftLimit
@@ -101,7 +100,6 @@ class Pool(QueueOrLane, Generic[T]):
         )
         if transaction is None and self._store.bus.wants(SoftLimit):
             await self._emit_pool_soft_limit()
-            await self._emit_lane_soft_limit(accepted)
         return self._task.handle_of(self.name, accepted, in_transaction=transaction is not None)
 
     enqueue = blocking(aenqueue)
@@ -119,15 +117,6 @@ class Pool(QueueOrLane, Generic[T]):
 
     def _soft_limit(self, limit: int) -> float:
         return self._store.config.queue(self.name).soft_limit * limit
-
-    async def _emit_lane_soft_limit(self, accepted: Accepted) -> None:
-        """The same for the lane of this job, which the store has chosen."""
-        limit, depth = self._store.queue_limits(self.name).lane_max_depth, accepted.depth
-        if not limit or depth is None or not crosses_soft_limit(self._store, self.name, limit, depth):
-            return
-        answer = await (await self._store.engine()).get(JobKey(self.name, accepted.id))
-        lane = None if answer.jobs[0] is None else answer.jobs[0].lane
-        self._store.bus.emit(SoftLimit(at=answer.at.wall, queue=self.name, lane=lane, depth=depth, limit=limit))
 
     # Working
 

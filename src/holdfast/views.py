@@ -66,10 +66,13 @@ class Receipt(Shown):
     arrival: int
     position: int | None = None
     depth: int | None = None
+    lane: str | None = None
+    """Also one that a pool has chosen. None outside lanes, and in a transaction after which the pool chooses it."""
 
     @classmethod
     def of(cls, accepted: Accepted) -> "Receipt":
-        return cls(accepted.status.value, accepted.state, accepted.arrival, accepted.position, accepted.depth)
+        place = (accepted.position, accepted.depth, accepted.lane)
+        return cls(accepted.status.value, accepted.state, accepted.arrival, *place)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -125,6 +128,8 @@ class Job(Shown):
     task: str
     queue: str
     lane: str | None
+    pool_key: str | None = None
+    """The key with which it was sent to a pool."""
     state: JobState
     priority: int
     attempt: int
@@ -177,6 +182,7 @@ class Job(Shown):
             **_common(record),
             max_attempts=(record.max_attempts if at_enqueue is None else at_enqueue) or None,
             progress=_progress(record),
+            pool_key=record.pool_key,
             last_started_at=_moment(record.last_started),
             finished_at=_moment(record.finished),
             reason=record.reason,

@@ -182,6 +182,12 @@ async def lose_four_times(url: str) -> None:
         await engine.close()
 
 
+def test_show_prints_the_lane_and_the_key_of_an_event(shell: Shell) -> None:
+    event = shell.app.pool("ledger", int, lanes=8).enqueue(1, key="alice")
+    answer = shell("jobs", "show", event.id)
+    assert re.search(r"^lane +1$\n^key +alice$", answer.out, re.MULTILINE)
+
+
 def test_losses_are_shown_with_their_causes_apart_from_exceptions(shell: Shell) -> None:
     shell.works.using(id="poison").enqueue()
     asyncio.run(lose_four_times(shell.url))

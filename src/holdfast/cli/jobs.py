@@ -201,6 +201,8 @@ def _job_facts(
     yield "queue", text(job.queue)
     if job.lane is not None:
         yield "lane", text(job.lane)
+    if job.pool_key is not None:
+        yield "key", text(job.pool_key)
     state = state_text(job.state)
     cause = " · ".join(safe(part) for part in (job.reason, job.note) if part)
     yield "state", state.append(f"  {cause}", style="dim") if cause else state

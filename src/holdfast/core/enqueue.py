@@ -158,22 +158,22 @@ def _emit_events(store: "StoreConnection", group: Group, accepted: tuple[Accepte
     created = [pair for pair in zip(group.jobs, accepted, strict=True) if pair[1].status is EnqueueStatus.CREATED]
     for job, answer in created:
         store.bus.emit(
-            Queued(at=now, queue=job.queue, job_id=answer.id, task=job.task, lane=job.lane, state=answer.state)
+            Queued(at=now, queue=job.queue, job_id=answer.id, task=job.task, lane=answer.lane, state=answer.state)
         )
     for limit in group.limits:
         depths: dict[str | None, list[int]] = {}
         for job, answer in created:
-            counts = limit.each_lane if job.lane is not None else not limit.each_lane and job.pool is None
-            if job.queue == limit.queue and counts and answer.depth:  # the lane of a pool's job is not in the answer
-                depths.setdefault(job.lane, []).append(answer.depth)
+            counts = limit.each_lane == (answer.lane is not None)  # the depth is that of the lane, if it has one
+            if job.queue == limit.queue and counts and answer.depth:
+                depths.setdefault(answer.lane, []).append(answer.depth)
         for lane, lane_depths in depths.items():
-            if any(crosses_soft_limit(store, limit.queue, limit.limit, depth) for depth in lane_depths):
+            if any(_crosses_soft_limit(store, limit.queue, limit.limit, depth) for depth in lane_depths):
                 store.bus.emit(
                     SoftLimit(at=now, queue=limit.queue, lane=lane, depth=max(lane_depths), limit=limit.limit)
                 )
 
 
-def crosses_soft_limit(store: "StoreConnection", queue: str, limit: int, depth: int) -> bool:
+def _crosses_soft_limit(store: "StoreConnection", queue: str, limit: int, depth: int) -> bool:
     """True if the job that made the queue or lane this deep crossed the soft limit: once, while the depth grows."""
     soft = store.config.queue(queue).soft_limit * limit
     return depth - 1 < soft <= depth
@@ -339,6 +339,7 @@ async def look_up(engine: Engine, group: Group, unknown: OutcomeUnknown) -> Grou
             state=record.state,
             arrival=record.arrival,
             generation=record.generation,
+            lane=record.lane,
         )
         for job, record in zip(group.jobs, records, strict=True)
         if record is not None

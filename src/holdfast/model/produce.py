@@ -117,6 +117,8 @@ class Accepted(Struct, frozen=True, gc=False, kw_only=True):
     """Live jobs in the lane, or else in the queue, with this one. Exact for lanes and limited queues, else None."""
     result: bytes | None = None
     codec: str = "json"
+    lane: str | None = None
+    """Of the job, also if its pool has chosen it. None outside lanes, and if a pool will choose it later."""
 
 
 class GroupAccepted(Struct, frozen=True, gc=False, tag="accepted"):

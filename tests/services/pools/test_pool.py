@@ -346,3 +346,14 @@ def test_the_soft_limit_of_a_pool_is_published_once_on_the_way_up(jobs: App[obje
     for n in range(9):
         ledger.enqueue(Transfer("a", n), key=key)
     assert told == [(8, 10), (8, 10)]
+
+
+def test_the_receipt_has_the_lane_and_the_job_the_key(jobs: App[object], ledger: Pool[Transfer]) -> None:
+    queued: list[str | None] = []
+    jobs.on(events.Queued)(lambda event: queued.append(event.lane))
+    keyed, keyless = ledger.enqueue(Transfer("ada"), key="ada"), ledger.enqueue(Transfer("ada"))
+    again = ledger.enqueue(Transfer("ada"), key="ada", id=keyed.id)
+
+    assert [handle.receipt.lane for handle in (keyed, keyless, again) if handle.receipt] == ["3", "0", "3"]
+    assert queued == ["3", "0"]
+    assert (keyed.refresh().pool_key, keyless.refresh().pool_key) == ("ada", None)

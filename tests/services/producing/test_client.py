@@ -41,7 +41,9 @@ def test_an_enqueued_job_has_a_handle_and_a_receipt(resize: Task[[str], str]) ->
     handle = resize.enqueue("cat.png")
     assert handle.created
     assert handle.receipt is not None
-    assert repr(handle.receipt) == ("Receipt(answer='created', state='queued', arrival=1, position=None, depth=None)")
+    assert repr(handle.receipt) == (
+        "Receipt(answer='created', state='queued', arrival=1, position=None, depth=None, lane=None)"
+    )
     assert handle.refresh().arguments == (["cat.png"], {})
     assert "cat.png" not in repr(handle)
 

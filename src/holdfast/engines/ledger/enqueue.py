@@ -264,6 +264,7 @@ def insert_job(step: Step, new: NewJob, chosen: str | None, *, counted: bool) ->
         generation=job.generation,
         position=position,
         depth=depth,
+        lane=job.lane,
     )
 
 
@@ -289,4 +290,5 @@ def answer_existing(step: Step, new: NewJob, job_id: str, inserted: dict[tuple[s
         generation=job.generation,
         result=job.result if completed else None,
         codec=job.codec,
+        lane=job.lane,
     )

@@ -126,6 +126,7 @@ class AcceptedBody(Struct, frozen=True, gc=False):
     depth: int | None = None
     result: int | None = None
     codec: str = "json"
+    lane: str | None = None
 
 
 class GroupFullBody(Struct, frozen=True, gc=False, tag="full"):
@@ -170,6 +171,7 @@ def _accepted(job: AcceptedBody, values: Sequence[Any]) -> Accepted:
         depth=job.depth,
         result=None if job.result is None else values[job.result],
         codec=job.codec,
+        lane=job.lane,
     )
 
 

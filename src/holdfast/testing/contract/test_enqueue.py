@@ -7,7 +7,7 @@ import pytest
 from holdfast.errors import Unsupported
 from holdfast.model.instants import HOUR, MINUTE, SECOND
 from holdfast.model.job import Given, JobKey, KeyScope
-from holdfast.model.produce import EnqueueStatus, Group, GroupAccepted, GroupConflict, GroupFull, GroupOrphan
+from holdfast.model.produce import EnqueueStatus, Group, GroupAccepted, GroupConflict, GroupFull, GroupOrphan, PoolPlace
 from holdfast.model.states import Hold, JobState
 from holdfast.testing.contract.bench import Bench
 from holdfast.testing.contract.builders import QUEUE, TASK, after, at_most, jobs, new_job
@@ -230,6 +230,16 @@ async def test_the_answer_contains_position_and_depth_in_a_lane(bench: Bench) ->
     assert [(job.position, job.depth) for job in (first, second, third)] == [(0, 1), (1, 2), (2, 3)]
     assert (other.position, other.depth) == (0, 1)
     assert [first.state, second.state, third.state] == [JobState.QUEUED, JobState.BLOCKED, JobState.BLOCKED]
+
+
+# E5
+@guarantee(Guarantee.POOLS)
+async def test_the_answer_contains_the_lane_of_the_job(bench: Bench) -> None:
+    in_pool = [new_job("b", pool=PoolPlace(8, "alice")), new_job("c", pool=PoolPlace(8))]
+
+    accepted = await bench.put(new_job("a", lane="lane"), *in_pool, new_job("d"), new_job("b", pool=PoolPlace(8)))
+
+    assert [job.lane for job in accepted] == ["lane", "1", "0", None, "1"]
 
 
 # E5

@@ -478,7 +478,7 @@ BEGIN
         j.state := 'cancelled';
     END IF;
     RETURN jsonb_build_object('status', 'created', 'id', j.id, 'state', j.state, 'arrival', j.arrival,
-        'generation', j.generation, 'position', v_position, 'depth', v_position + 1);
+        'generation', j.generation, 'position', v_position, 'depth', v_position + 1, 'lane', j.lane);
 END $$;
 
 -- The stored job answers for the new one.
@@ -507,6 +507,6 @@ BEGIN
     END IF;
     v_completed := j.state = 'succeeded' AND p_now < j.result_until;
     RETURN jsonb_build_object('status', CASE WHEN v_completed THEN 'completed' ELSE 'duplicate' END, 'id', j.id,
-        'state', j.state, 'arrival', j.arrival, 'generation', j.generation, 'codec', j.codec,
+        'state', j.state, 'arrival', j.arrival, 'generation', j.generation, 'codec', j.codec, 'lane', j.lane,
         'result', CASE WHEN v_completed THEN base64(j.result) END);
 END $$;

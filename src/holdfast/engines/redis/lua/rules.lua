@@ -71,6 +71,7 @@ local function copy_Accepted(record)
     depth = record.depth,
     result = record.result,
     codec = record.codec,
+    lane = record.lane,
   }
 end
 
@@ -1121,6 +1122,7 @@ function R.insert_job(step, new, chosen, counted)
     position = position,
     depth = depth,
     codec = "json",
+    lane = job.lane,
   }
 end
 
@@ -1155,6 +1157,7 @@ function R.answer_existing(step, new, job_id, inserted)
     generation = job.generation,
     result = completed and job.result or nil,
     codec = job.codec,
+    lane = job.lane,
   }
 end
 

@@ -235,7 +235,9 @@ class Loader:
                 if offset >= synced:
                     self._torn_at = offset
                     return
-            salvaged = salvage(rest, 0, self._sequence, self._folder.id)
+            # The frames of a segment are whole or not there: each has the changes of one batch. The first one has none.
+            is_cut_off = offset > 0 and path.suffix == ".journal" and is_unfinished(rest)
+            salvaged = None if is_cut_off else salvage(rest, 0, self._sequence, self._folder.id)
             if salvaged is not None:
                 self._report(path, offset, salvaged)
                 self._sequence = salvaged.header.sequence + 1

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from eventually import eventually
 from file_engines import file_store, runner_of
+from intercepted_files import InterceptedFiles
 from interrupts import interrupt_at
 from opened_engine import opened_engine
 from sqlite_store import a_claim, job, success
@@ -21,6 +22,7 @@ from holdfast.engines.file.journal import Journal
 from holdfast.engines.file.settings import LEAST_SEGMENT_BYTES
 from holdfast.engines.ledger.ledger import RULES
 from holdfast.errors import ConfigError, EngineUnavailable, OutcomeUnknown, StorageFull, Unsupported
+from holdfast.files import Files
 from holdfast.model.job import Given, JobKey
 from holdfast.model.observe import Audit, Get, Stats
 from holdfast.model.operate import Pause, Resume
@@ -231,6 +233,27 @@ async def test_after_a_restart_of_the_host_every_lease_has_expired(tmp_path: Pat
         assert renewed.status is RenewStatus.HELD
     async with opened_engine(file_store(tmp_path / "jobs", runtime=HostOfBoot("second"))) as engine:
         assert (await engine.expired("reaper")).leases == ()
+
+
+async def test_after_a_restart_of_the_host_no_process_reads_the_store_while_the_others_wait(tmp_path: Path) -> None:
+    """Only the end of the leases needs the gate."""
+    async with opened_engine(file_store(tmp_path / "jobs", runtime=HostOfBoot("first"))) as engine:
+        await engine.enqueue(job("a"), job("b"))
+        leases = (await engine.claim(a_claim("w"))).leases
+    host, gate_is_free = HostOfBoot("second"), []
+    host.fs = disk = InterceptedFiles(Files(), tmp_path)
+
+    def look_at_gate(path: str) -> None:
+        if path.endswith(".journal"):
+            gate = Files().lock(tmp_path / "jobs" / "holdfast" / "gate")
+            gate_is_free.append(gate is not None)
+            if gate is not None:
+                gate.close()
+
+    disk.before_open = look_at_gate
+    async with opened_engine(file_store(tmp_path / "jobs", runtime=host)) as engine:
+        assert set(gate_is_free) == {True}
+        assert {one.token for one in (await engine.expired("reaper")).leases} == {lease.token for lease in leases}
 
 
 async def test_a_store_of_an_earlier_boot_can_be_opened_on_a_full_disk(

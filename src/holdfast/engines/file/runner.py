@@ -179,18 +179,21 @@ class FileRunner:
         """Under the gate."""
         self._must_load = True
         self.replica.load(load(self.journal))
-        if self.replica.boot_hash != self._boot_hash:
-            self._expire_leases()
+        self._expire_leases_of_earlier_boot()
         self._must_load = False
 
-    def _expire_leases(self) -> None:
-        """TM2: the leases in the journal are of an earlier boot of the host."""
+    def _expire_leases_of_earlier_boot(self) -> None:
+        """TM2. Only one process does it: its frame has the new boot."""
+        if self.replica.boot_hash == self._boot_hash:
+            return
+        self._must_load = True
         self.replica.begin(self.replica.at)
         try:
             self._append(self.replica.expire_leases())
         except StorageFull:
             self._reserve.release()
             self._append(self.replica.expire_leases())
+        self._must_load = False
 
     def _load_again(self) -> None:
         if self.journal.marks.read().is_suspect:  # to load it would be to trust the disk again
@@ -202,12 +205,16 @@ class FileRunner:
         self._must_load = True
         self._folder.check_identity()
         records = load_without_gate(self.journal)
-        if records is not None and records.boot_hash == self._boot_hash:
-            self.replica.load(records)
-            self._must_load = False
-        else:
+        if records is None:
             with self._gate:
                 self._load()
+            return
+        self.replica.load(records)
+        self._must_load = False
+        if records.boot_hash != self._boot_hash:
+            with self._gate:
+                self._catch_up(under_gate=True)
+                self._expire_leases_of_earlier_boot()
 
     def _catch_up(self, *, under_gate: bool) -> None:
         self._must_load = True

@@ -42,8 +42,23 @@ def test_a_password_that_ends_the_address_early_is_refused_with_advice() -> None
     assert "cret" not in str(refused.value)
 
 
+@pytest.mark.parametrize("scheme", ["postgresql", "redis", "rediss", "redis+sentinel"])
+@pytest.mark.parametrize("rest", ["ada:secret/shop", "ada:se/cret", "ada:secret", ":secret/0", "ada:secret@[::1/0"])
+def test_an_address_without_a_host_is_refused_and_its_password_is_masked(scheme: str, rest: str) -> None:
+    with pytest.raises(ConfigError, match=r"\*\*\*.* cannot be read: its port is no number") as refused:
+        open_engine(f"{scheme}://{rest}")
+    assert "cret" not in f"{refused.value!r} {refused.value.__cause__!r}"
+
+
 def test_an_address_without_a_password_is_shown_as_it_is() -> None:
-    for url in ("sqlite:///data/a:b@c.db", "memory://", "postgresql://ada@db.example/shop?sslmode=require"):
+    for url in (
+        "sqlite:///data/a:b@c.db",
+        "memory://",
+        "postgresql://ada@db.example/shop?sslmode=require",
+        "postgresql://one.example:5432,two.example:5433/shop",
+        "redis://[::1]:6379/0",
+        "redis://cache.example:6379",
+    ):
         assert mask_password(url) == url
     assert engine_class("postgresql://ada@db/shop").shown_address("postgresql://ada:x@db/shop") == (
         "postgresql://ada:***@db/shop"

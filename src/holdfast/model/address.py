@@ -1,15 +1,19 @@
 """Addresses of stores as people may see them: without passwords.
 
 A password may contain `/`, `#` or `?` that is not encoded. A parser then takes a part of it for the host, the path or
-the query. So the login is cut out of the text before anything is parsed.
+the query. So the login is cut out of the text before anything is parsed. Without a host, `redis://user:password/0`, the
+password stands where the port belongs: all that follows such a "port" is masked, and no text of a parser is shown.
 """
 
 import re
 from collections.abc import Mapping
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
+
+from holdfast.errors import ConfigError
 
 _LOGIN = re.compile(r"(?s)^([\w+.-]+://)([^/?#:@]*)(:.*)?@")
 """Scheme, user and password: up to the last `@`, because a password may contain one, too."""
+_NOT_A_PORT = re.compile(r"(?s)^([\w+.-]+://[^/?#:@\[]*:)(?!\d*([,/?#]|$)|.*@).*")
 _PASSWORD_OPTION = re.compile(r"(?i)([?&][^=&]*password=)([^&]*)")
 
 
@@ -20,7 +24,11 @@ def mask_password(url: str) -> str:
     'postgresql://ada:***@db.example/shop'
     """
     masked = _LOGIN.sub(lambda found: f"{found[1]}{found[2]}{':***' if found[3] else ''}@", url)
-    return _PASSWORD_OPTION.sub(r"\1***", masked)
+    return _mask_others(masked)
+
+
+def _mask_others(url: str) -> str:
+    return _PASSWORD_OPTION.sub(r"\1***", _NOT_A_PORT.sub(r"\1***", url))
 
 
 class AddressSupport:
@@ -39,7 +47,7 @@ class AddressSupport:
 
 def without_login(url: str) -> str:
     """The address without user and password, in the login and in the options."""
-    return _PASSWORD_OPTION.sub(r"\1***", _LOGIN.sub(r"\1", url))
+    return _mask_others(_LOGIN.sub(r"\1", url))
 
 
 def passwords_in(url: str) -> set[str]:
@@ -54,7 +62,25 @@ def passwords_in(url: str) -> set[str]:
     return {form for password in written - {""} for form in (password, unquote(password))}
 
 
-def has_unencoded_login(url: str) -> bool:
-    """True if the login contains a character that a parser takes for its end."""
+def check_address(url: str) -> None:
+    """Raise ConfigError if the address of a server cannot be split, or would be split inside of its password."""
     found = _LOGIN.match(url)
-    return found is not None and re.search(r"[/?#]", found[3] or "") is not None
+    if found is not None and re.search(r"[/?#]", found[3] or ""):
+        raise ConfigError(
+            f"The password in {mask_password(url)} contains `/`, `#` or `?`. Write them as %2F, %23 and %3F.", key="url"
+        )
+    try:
+        urlsplit(url)
+        readable = not _NOT_A_PORT.match(url)
+    except ValueError:  # its text may contain the password
+        readable = False
+    if not readable:
+        raise unreadable(url)
+
+
+def unreadable(url: str) -> ConfigError:
+    return ConfigError(
+        f"The address {mask_password(url)} cannot be read: its port is no number up to 65535, or a bracket is missing. "
+        "Write it as in redis://ada:***@cache.example:6379/0.",
+        key="url",
+    )

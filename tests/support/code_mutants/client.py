@@ -203,8 +203,8 @@ MUTANTS = (
     Mutant(
         "a password in the query is shown",
         "model/address.py",
-        '    return _PASSWORD_OPTION.sub(r"\\1***", masked)',
-        "    return masked",
+        '_PASSWORD_OPTION.sub(r"\\1***", _NOT_A_PORT.sub(r"\\1***", url))',
+        '_NOT_A_PORT.sub(r"\\1***", url)',
         "A log line shows the password of the database.",
         ("tests/unit/test_address.py",),
     ),

@@ -35,8 +35,8 @@ from holdfast.engines.postgres.settings import PostgresSettings
 from holdfast.engines.postgres.user_transactions import OwnTransaction, UserTransactions
 from holdfast.engines.postgres.worker_sessions import DisownSilent
 from holdfast.engines.server_engine import ServerEngine
-from holdfast.errors import ConfigError, EngineUnavailable, SchemaMismatch
-from holdfast.model.address import has_unencoded_login, mask_password, without_login
+from holdfast.errors import EngineUnavailable, SchemaMismatch
+from holdfast.model.address import check_address, without_login
 from holdfast.model.command import A, Command
 from holdfast.model.findings import Report
 from holdfast.model.instants import MILLISECOND, SECOND, Micros
@@ -313,8 +313,5 @@ def _place(url: str) -> str:
 
 
 def _checked(url: str) -> str:
-    if has_unencoded_login(url):
-        raise ConfigError(
-            f"The password in {mask_password(url)} contains `/`, `#` or `?`. Write them as %2F, %23 and %3F.", key="url"
-        )
+    check_address(url)
     return _without_driver(url)

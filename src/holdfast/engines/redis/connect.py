@@ -31,7 +31,7 @@ from holdfast import forks
 from holdfast.engines.redis import failures
 from holdfast.engines.redis.connections import Connection, OnPush
 from holdfast.errors import ConfigError, EngineUnavailable, HoldfastError
-from holdfast.model.address import has_unencoded_login, mask_password, without_login
+from holdfast.model.address import check_address, unreadable, without_login
 
 CLIENT_NAME = "holdfast"
 DEFAULT_PORT = 6379
@@ -82,14 +82,8 @@ class Address:
 
 def split(url: str) -> SplitResult:
     """The parts of an address. Raises ConfigError if it cannot be split, or would be split inside of its password."""
-    if has_unencoded_login(url):
-        raise ConfigError(
-            f"The password in {mask_password(url)} contains `/`, `#` or `?`. Write them as %2F, %23 and %3F.", key="url"
-        )
-    try:
-        return urlsplit(url)
-    except ValueError as error:
-        raise ConfigError(f"The address {without_login(url)} cannot be read: {error}.", key="url") from None
+    check_address(url)
+    return urlsplit(url)
 
 
 def parse(url: str) -> tuple[Address, dict[str, str]]:
@@ -97,8 +91,8 @@ def parse(url: str) -> tuple[Address, dict[str, str]]:
     shown, parts = without_login(url), split(url)
     try:
         port = parts.port
-    except ValueError as error:
-        raise ConfigError(f"The address {shown} cannot be read: {error}.", key="url") from None
+    except ValueError:
+        raise unreadable(url) from None
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     scheme = parts.scheme.lower()
     tls: dict[str, Any] | None = None

@@ -12,9 +12,10 @@ from redis_server import RedisServer, names
 from redis_server import server as shared_server
 
 import holdfast.engines.redis
+from holdfast.cli.exits import USAGE, code_of
 from holdfast.engines import open_engine
 from holdfast.engines.redis.acl import WRITES, acl_rules
-from holdfast.errors import EngineError
+from holdfast.errors import ConfigError
 from holdfast.model.job import JobKey
 from holdfast.model.produce import Group
 from holdfast.model.records import WorkerRecord
@@ -96,17 +97,27 @@ async def test_a_user_without_one_of_the_rights_to_write_is_refused_at_open(
     url, names = user, [*WRITES, "publish"]
     for missing in names:
         server.execute("ACL", "SETUSER", user_name, f"-{missing}")
-        with pytest.raises(EngineError, match=rf"(?i)\b{missing}\b.*lists the rights that it needs"):
+        with pytest.raises(ConfigError, match=rf"(?i)\b{missing}\b.*lists the rights that it needs"):
             await open_engine(url, namespace="shop_rights", durability="none").open()
         server.execute("ACL", "SETUSER", user_name, f"+{missing}")
     async with opened_engine(open_engine(url, namespace="shop_rights", durability="none")):
         assert server.client.keys("shop_rights:rights") == []
 
 
-async def test_another_namespace_than_that_of_the_rights_is_an_error_of_the_engine(user: str) -> None:
+@pytest.mark.parametrize("missing", ["select", "evalsha", "hset"])
+async def test_a_missing_right_ends_a_command_as_a_wrong_password_does(
+    server: RedisServer, user: str, user_name: str, missing: str
+) -> None:
+    server.execute("ACL", "SETUSER", user_name, f"-{missing}")
+    with pytest.raises(ConfigError, match=f"(?i){missing}") as refused:
+        await open_engine(f"{user.rpartition('/')[0]}/1", namespace="shop_rights", durability="none").open()
+    assert code_of(refused.value) == USAGE
+
+
+async def test_another_namespace_than_that_of_the_rights_is_a_wrong_setting(user: str) -> None:
     engine = open_engine(user, namespace="shop_other", durability="none")
     for call in (engine.open, engine.migrate):
-        with pytest.raises(EngineError, match="lists the rights that it needs"):
+        with pytest.raises(ConfigError, match="lists the rights that it needs"):
             await call()
 
 

@@ -27,7 +27,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from holdfast.engines.redis.failures import SCHEME, ReplyError, of_reply
+from holdfast.engines.redis.failures import SCHEME, ReplyError, of_reply, reply_of
 from holdfast.engines.redis.primary import Primary, ScriptReply
 from holdfast.engines.redis.slots import Node, SlotMap, Topology, read_redirect, read_slots, slot_of
 from holdfast.engines.redis.slow_calls import watched
@@ -147,7 +147,7 @@ class ClusterPrimaries:
                 try:
                     return await self._send(node, send)
                 except (HoldfastError, ReplyError) as failure:
-                    reply = _reply_of(failure)
+                    reply = reply_of(failure)
                     if not self._passes(failure, reply):
                         raise _translated(failure, self.place, verb) from reply
                     error = _translated(failure, self.place, verb)
@@ -169,7 +169,7 @@ class ClusterPrimaries:
                         try:
                             return await send(self._primary(target), True)
                         except (HoldfastError, ReplyError) as failure:
-                            if not self._passes(failure, _reply_of(failure)):
+                            if not self._passes(failure, reply_of(failure)):
                                 raise _translated(failure, self.place, verb) from failure
             if not await pauses.pause():
                 raise error
@@ -260,12 +260,6 @@ class _Pauses:
         await self._runtime.sleep(min(left_s, self._next_s * (0.5 + self._runtime.random())))
         self._next_s = min(2 * self._next_s, LONGEST_PAUSE_S)
         return True
-
-
-def _reply_of(error: HoldfastError | ReplyError) -> ReplyError | None:
-    """The reply of the server, if the error is one."""
-    cause = error if isinstance(error, ReplyError) else error.__cause__
-    return cause if isinstance(cause, ReplyError) else None
 
 
 def _translated(error: HoldfastError | ReplyError, place: str, verb: str) -> HoldfastError:

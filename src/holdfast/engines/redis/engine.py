@@ -142,16 +142,15 @@ class RedisEngine(ServerEngine[ChannelNotifier]):
         if self._pid:
             self._leave_to_parent()
         try:
-            await self._check_server()
-            await self._open_notifier()
-        except BaseException as error:
+            with failures.opening(self.place, "open"):
+                await self._check_server()
+                await self._open_notifier()
+        except BaseException:
             notifier, self._notifier, self._presence = self._notifier, None, None
             if notifier is not None:
                 await self._runtime.run_blocking(notifier.close)
             await self._primary.close()
             self._set_primary()
-            if isinstance(error, failures.ReplyError):
-                raise failures.of_reply(error, self.place, "open") from error
             raise
         self._pid = os.getpid()
 
@@ -228,12 +227,10 @@ class RedisEngine(ServerEngine[ChannelNotifier]):
 
     async def migrate(self) -> tuple[str, ...]:
         """Write the number of the format, which the first call does. There is no older format to migrate from."""
-        try:
+        with failures.opening(self.place, "migrate"):
             await self._find_cluster()
             is_new = await self._primary.command("HEXISTS", f"{self._servers.root}meta", "format") == 0
             await self._check_server()
-        except failures.ReplyError as error:
-            raise failures.of_reply(error, self.place, "migrate") from error
         await self._close_unless_open()
         return (f"format {failures.FORMAT}",) if is_new else ()
 

@@ -6,7 +6,8 @@ unless the request only reads.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from redis.exceptions import RedisError, ResponseError
@@ -43,6 +44,7 @@ ENDS_CONNECTION = frozenset({"READONLY", "NOAUTH", "MASTERDOWN"})
 _CLOSED_BY_SERVER = ("Connection reset by peer", "Connection closed by server")
 """So a port with TLS answers a client without it."""
 _WRONG_LOGIN = frozenset({"WRONGPASS", "NOAUTH"})
+_REFUSED_LOGIN = ("invalid username-password pair", "Authentication required", "no permissions")
 _TRY_LATER = {
     "LOADING": "It loads its data from disk after a start. Wait until it is ready.",
     "BUSY": "A script of another client has been running for too long. Find it with CLIENT LIST; SCRIPT KILL ends it.",
@@ -99,7 +101,7 @@ def of_connecting(
     text = _text(error)
     code = text.partition(" ")[0]
     if not login_worked:
-        if code in _WRONG_LOGIN or "invalid username-password pair" in text or "Authentication required" in text:
+        if code in _WRONG_LOGIN or any(words in text for words in _REFUSED_LOGIN):
             return ConfigError(f"Redis at {place} refused the login: {text}.", key="url")
         if "without any password configured" in text:
             return ConfigError(
@@ -207,6 +209,26 @@ def of_reply(error: ReplyError, place: str, verb: str) -> HoldfastError:
             engine=SCHEME,
         )
     return EngineError(f"Redis at {place} refused {verb}: {code} {text}.{nothing}", engine=SCHEME)
+
+
+@contextmanager
+def opening(place: str, verb: str) -> Iterator[None]:
+    """Translates what fails in this block. A missing right is a wrong setting here, as a wrong password is."""
+    try:
+        yield
+    except (HoldfastError, ReplyError) as error:
+        reply = reply_of(error)
+        if reply is not None and reply.code == "NOPERM":
+            raise ConfigError(str(of_reply(reply, place, verb)), key="url") from reply
+        if isinstance(error, ReplyError):
+            raise of_reply(error, place, verb) from error
+        raise
+
+
+def reply_of(error: BaseException) -> ReplyError | None:
+    """The reply of the server, if the error is one."""
+    cause = error if isinstance(error, ReplyError) else error.__cause__
+    return cause if isinstance(cause, ReplyError) else None
 
 
 def of_format(found: str, place: str) -> SchemaMismatch:

@@ -341,7 +341,7 @@ class StorageFull(EngineError):
 
 
 class HistoryLost(EngineError):
-    """The store has lost acknowledged jobs: it was emptied, restarted without its data, or failed over. Raised once."""
+    """The store has lost acknowledged jobs: emptied, restarted without its data or failed over. Nothing was written."""
 
     standard = "The store has lost acknowledged jobs; this call wrote nothing. Enqueue again what is missing."
 

@@ -31,7 +31,13 @@ def server() -> Iterator[RedisServer]:
 
 @pytest.fixture(autouse=True)
 def stock_settings(server: RedisServer) -> None:
-    server.configure(appendonly="yes", appendfsync="everysec", save="", maxmemory_policy="noeviction")
+    server.configure(
+        appendonly="yes",
+        appendfsync="everysec",
+        no_appendfsync_on_rewrite="no",
+        save="",
+        maxmemory_policy="noeviction",
+    )
 
 
 def engine_at(server: RedisServer, **options: Any) -> Engine:
@@ -44,6 +50,11 @@ def engine_at(server: RedisServer, **options: Any) -> Engine:
         ({"appendfsync": "always"}, "durable", "durable (append-only file, synced before every reply)"),
         ({"appendfsync": "everysec"}, "fast", "fast (append-only file, synced once a second)"),
         ({"appendfsync": "no"}, "fast", "fast (append-only file, synced when the system does)"),
+        (
+            {"appendfsync": "always", "no_appendfsync_on_rewrite": "yes"},
+            "fast",
+            "fast (append-only file, not synced while it is rewritten: no-appendfsync-on-rewrite is yes)",
+        ),
     ],
 )
 async def test_the_class_is_what_the_server_does(
@@ -72,7 +83,7 @@ async def test_a_server_that_loses_jobs_is_refused_unless_the_user_asks_for_it(
     server: RedisServer, save: str, words: str
 ) -> None:
     server.configure(appendonly="no", save=save)
-    with pytest.raises(ConfigError, match="appendonly yes") as caught:
+    with pytest.raises(ConfigError, match=r"appendonly yes.* wait until .*aof_rewrite_in_progress:0") as caught:
         await engine_at(server).open()
     assert words in str(caught.value)
     assert caught.value.key == "durability"
@@ -82,7 +93,10 @@ async def test_a_server_that_loses_jobs_is_refused_unless_the_user_asks_for_it(
 
 
 async def test_a_class_that_the_server_does_not_reach_is_refused(server: RedisServer) -> None:
-    with pytest.raises(ConfigError, match="appendfsync always"):
+    with pytest.raises(ConfigError, match="appendfsync always` and `no-appendfsync-on-rewrite no"):
+        await engine_at(server, durability="durable").open()
+    server.configure(appendfsync="always", no_appendfsync_on_rewrite="yes")
+    with pytest.raises(ConfigError, match="no-appendfsync-on-rewrite is yes"):
         await engine_at(server, durability="durable").open()
     server.configure(appendonly="no")
     with pytest.raises(ConfigError, match=r"`appendonly yes`"):

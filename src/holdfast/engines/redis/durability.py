@@ -4,10 +4,13 @@ On Redis the server decides how durable a write is, not the client. So the class
 
 | the server's settings | class |
 |---|---|
-| `appendonly yes`, `appendfsync always` | durable: synced before the reply |
-| `appendonly yes`, `appendfsync everysec` or `no` | fast: survives the server's process, not a loss of power |
+| `appendonly yes`, `appendfsync always`, `no-appendfsync-on-rewrite no` | durable: synced before the reply |
+| `appendonly yes`, other settings | fast: survives the server's process (see below), not a loss of power |
 | snapshots (`save`) or nothing, and `replicas` of the engine is 0 | none |
 | the same, and each write waits for `replicas` | fast |
+
+With `appendfsync everysec` the server goes on answering while a sync is slow, and writes its file up to two seconds
+later. The end of its process alone then loses these seconds. With `no` and `always` it writes before it answers.
 
 `durability=` of the user is what must be in force at least. A stronger class than the server has is refused; `none` is
 accepted only if the user asks for it. Where a service forbids CONFIG, INFO says whether the append-only file is on. The
@@ -31,7 +34,9 @@ UNKNOWN = "unknown"  # no server has been asked
 NO_EVICTION = "noeviction"
 CHECK_EVERY_US: Micros = 30 * SECOND
 """Between two checks of a running engine. A changed policy evicts jobs from then on, so an operator must know soon."""
-ASKED_SETTINGS = ("appendonly", "appendfsync", "save", "maxmemory-policy")
+ASKED_SETTINGS = ("appendonly", "appendfsync", "no-appendfsync-on-rewrite", "save", "maxmemory-policy")
+
+DURABLE_SETTINGS = "`appendonly yes`, `appendfsync always` and `no-appendfsync-on-rewrite no`"
 
 SendCommand = Callable[..., Awaitable[Any]]
 """Sends one command to the server, with its words as arguments, and returns the reply."""
@@ -44,6 +49,7 @@ class ServerSettings(NamedTuple):
 
     append_only: bool | None = None
     fsync: str | None = None
+    synced_in_rewrites: bool = True
     snapshots: bool | None = None
     eviction: str | None = None
 
@@ -54,7 +60,7 @@ class ServerSettings(NamedTuple):
             return None
         if not self.append_only:
             return "none"
-        return "durable" if self.fsync == "always" else "fast"
+        return "durable" if self.fsync == "always" and self.synced_in_rewrites else "fast"
 
     @property
     def words(self) -> str:
@@ -62,6 +68,8 @@ class ServerSettings(NamedTuple):
         if self.append_only is None:
             return "how it keeps its data cannot be read"
         if self.append_only:
+            if not self.synced_in_rewrites:
+                return "append-only file, not synced while it is rewritten: no-appendfsync-on-rewrite is yes"
             return {
                 "always": "append-only file, synced before every reply",
                 "everysec": "append-only file, synced once a second",
@@ -83,6 +91,7 @@ async def read_settings(send: SendCommand) -> ServerSettings:
     return ServerSettings(
         append_only=found.get("appendonly") == "yes",
         fsync=found.get("appendfsync"),
+        synced_in_rewrites=found.get("no-appendfsync-on-rewrite") != "yes",
         snapshots=bool(found.get("save")),
         eviction=found.get("maxmemory-policy"),
     )
@@ -212,12 +221,13 @@ class ServerDurability:
         if known == "none" and self._wanted is None:
             return ConfigError(
                 f"{server} loses acknowledged jobs when it restarts ({how}). Turn on its append-only file: CONFIG SET "
-                "appendonly yes, and the same in its configuration file. If losing jobs is acceptable, set "
-                '`durability = "none"`.',
+                "appendonly yes, and the same in its configuration file. Then wait until INFO persistence shows "
+                "aof_rewrite_in_progress:0 and aof_rewrite_scheduled:0: before that there is no valid file. If losing "
+                'jobs is acceptable, set `durability = "none"`.',
                 key="durability",
             )
         if self._wanted is not None and CLASSES.index(known) < CLASSES.index(self._wanted):
-            needed = "`appendonly yes` and `appendfsync always`" if self._wanted == "durable" else "`appendonly yes`"
+            needed = DURABLE_SETTINGS if self._wanted == "durable" else "`appendonly yes`"
             return ConfigError(
                 f'{server} cannot keep `durability = "{self._wanted}"` ({how}). Set {needed} in its '
                 f'configuration, or accept `durability = "{known}"`.',

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from holdfast.engines.redis.durability import NO_EVICTION, SendCommand, ServerDurability, read_info
+from holdfast.engines.redis.durability import DURABLE_SETTINGS, NO_EVICTION, SendCommand, ServerDurability, read_info
 from holdfast.engines.redis.failures import FORMAT
 from holdfast.engines.redis.settings import RedisSettings
 from holdfast.errors import ConfigError
@@ -23,8 +23,8 @@ FULL = 0.8
 """The share of the memory or the connections in use from which on there is a warning."""
 ADVICE = {
     "durable": "",
-    "fast": "Set appendfsync = always on the server if no acknowledged job may be lost.",
-    "none": "Turn on the append-only file (appendonly yes), unless the jobs may be lost.",
+    "fast": f"Set {DURABLE_SETTINGS} on the server if no acknowledged job may be lost.",
+    "none": "Turn on the append-only file (appendonly yes) and wait for its first rewrite, unless jobs may be lost.",
 }
 
 

@@ -179,8 +179,8 @@ class RedisEngine(ServerEngine[ChannelNotifier]):
         self._servers.note_version(numbers)
         await self._servers.check_mode(self._primary)
         await self.durability.check(*await self._primary.commands())
-        await self._caller.perform(self._primary, self._servers.root, Now())
         await self._check_rights()
+        await self._caller.perform(self._primary, self._servers.root, Now())
 
     async def _check_rights(self) -> None:
         servers = self._servers

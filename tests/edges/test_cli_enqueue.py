@@ -139,7 +139,7 @@ def test_the_same_id_twice_is_one_job_and_other_arguments_are_refused(run: Run, 
 
 def test_an_object_has_id_queue_and_receipt(run: Run) -> None:
     answer = json.loads(run("anything", "--id", "x", "--json").out)
-    receipt = {"answer": "created", "state": "queued", "arrival": 1, "position": None, "depth": None}
+    receipt = {"answer": "created", "state": "queued", "arrival": 1, "position": None, "depth": None, "lane": None}
     assert answer == {"id": "x", "queue": "default", "receipt": receipt}
 
 

@@ -9,6 +9,7 @@ Nothing is read on import, nor when an `App` is created; `load` is called when a
 """
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -53,6 +54,10 @@ NO_SETTINGS = frozenset({"ALLOW_BLOCKING", "DEBUG"})
 """Variables that are switches and not settings."""
 PROJECT_PREFIX = "TEST_"
 """Variables of Holdfast's own tests."""
+_OF_KUBERNETES = re.compile(
+    r"(.+_)?((SERVICE_(HOST|PORT(_.+)?)|PORT_[0-9]+_(TCP|UDP|SCTP)(_.+)?)=.*|PORT=(tcp|udp|sctp)://.*)"
+)
+"""What every pod gets about each Service of its namespace, here about one named `holdfast` or `holdfast-…`."""
 
 
 class SourceKind(StrEnum):
@@ -359,6 +364,8 @@ def _environment_values(environ: Mapping[str, str], tables: SettingTables) -> tu
         if word == variable or word in NO_SETTINGS or word.startswith(PROJECT_PREFIX):
             continue
         place = _place_of(word.lower(), tables)
+        if place is None and _OF_KUBERNETES.fullmatch(f"{word}={value}"):
+            continue
         if place is None:
             known = [variable_of(*place) for place in tables.places()]
             raise _unknown(word.lower(), variable, _similar(variable, known))

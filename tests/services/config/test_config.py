@@ -272,6 +272,22 @@ def test_a_variable_without_effect_is_refused(tmp_path: Path, variable: str) -> 
     assert f"{variable}: there is no setting `{variable.removeprefix('HOLDFAST_').lower()}`." in str(error)
 
 
+def test_variables_that_kubernetes_makes_of_a_service_are_no_settings(tmp_path: Path) -> None:
+    made = {
+        "SERVICE_HOST": "10.0.0.7",
+        "SERVICE_PORT": "6379",
+        "SERVICE_PORT_REDIS_TLS": "6379",
+        "PORT": "tcp://10.0.0.7:6379",
+        "PORT_6379_TCP": "tcp://10.0.0.7:6379",
+        "PORT_6379_TCP_PROTO": "tcp",
+        "PORT_6379_TCP_PORT": "6379",
+        "PORT_6379_TCP_ADDR": "10.0.0.7",
+    }
+    services = ("HOLDFAST", "HOLDFAST_REDIS", "HOLDFAST_WORKER", "HOLDFAST_QUEUES_MAILS")
+    environ = {f"{service}_{name}": value for service in services for name, value in made.items()}
+    assert read(tmp_path, environ={**environ, "HOLDFAST_WORKER_CONCURRENCY": "3"}).worker.concurrency == 3
+
+
 def test_the_error_of_a_misspelt_key_names_the_right_one(tmp_path: Path) -> None:
     assert "`worker.concurrency`" in str(refusal(tmp_path, "[worker]\nconcurrancy = 3"))
     (tmp_path / "holdfast.toml").unlink()

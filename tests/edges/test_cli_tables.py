@@ -133,3 +133,43 @@ def test_a_job_list_on_a_narrow_terminal_has_whole_ids(shell: Shell, monkeypatch
     out = shell("jobs", "list").out
     assert out.splitlines()[0].strip() == handle.id
     assert {"failed", "gives_up", "1/20"} <= {*out.split()}
+
+
+def test_a_job_list_with_lanes_has_one_line_per_job_on_80_columns(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "PIPE_WIDTH", 80)
+    handle = shell.works.using(lane="customer-17").enqueue()
+    shell.gives_up.enqueue("the address of the customer is wrong")
+    shell.work()
+    shown = shell("jobs", "list").out.splitlines()
+    assert len(shown) == 3
+    prefix = next(line for line in shown if "customer-17" in line).split()[0]
+    assert shell("jobs", "show", prefix, "--json").objects[0]["id"] == handle.id
+
+
+@pytest.mark.parametrize("command", [["status"], ["top", "--once", "--interval", "20ms"]])
+def test_a_long_name_of_a_queue_keeps_the_table_on_80_columns(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    monkeypatch.setattr(tables, "PIPE_WIDTH", 80)
+    shell.works.using(queue="orders-of-the-shop-in-the-north-and-west").enqueue()
+    shell.works.using(queue="short", delay=60).enqueue()
+    shell.retries.enqueue()
+    shell.gives_up.enqueue()
+    shell.works.using(lane="left").enqueue()
+    shell.works.using(lane="left").enqueue()
+    (heading,) = (line for line in shell(*command).out.splitlines() if line.startswith("queue"))
+    assert {"failed", "oldest", "status"} <= {*heading.split()}
+
+
+def test_a_long_job_list_is_several_tables(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It begins at once, and needs no memory for all of them."""
+    monkeypatch.setattr("holdfast.cli.jobs.TABLE_JOBS", 2)
+    for _ in range(5):
+        shell.works.enqueue()
+    lines = shell("jobs", "list", "--all").out.splitlines()
+    assert [line.split()[0] == "id" for line in lines] == [True, False, False, True, False, False, True, False]
+    answer = shell("jobs", "list", "--limit", "4")
+    assert len(answer.out.splitlines()) == 6
+    assert "These are the first 4" in answer.err

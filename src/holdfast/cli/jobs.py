@@ -3,6 +3,7 @@
 Only `show` prints arguments and results.
 """
 
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -30,6 +31,8 @@ from holdfast.process_death import deaths_text
 from holdfast.views import Attempt, Job
 
 DEFAULT_LIMIT = 50
+TABLE_JOBS = 500
+"""A longer list is several tables, so that it begins at once and fits into the memory."""
 ATTEMPT_COLUMNS = ("attempt#", "outcome", "started", "ran#", "worker", "error")
 LONGEST_ERROR = 200
 LONGEST_VALUE = 2_000
@@ -72,32 +75,40 @@ def dead(store: Store, chosen: Filter, interval_s: float | None) -> None:
 
 def print_list(store: Store, chosen: Filter, interval_s: float | None) -> None:
     """Print the jobs that match: at most `DEFAULT_LIMIT`, unless the filter has a limit or asks for all."""
-    limit = chosen.limit or (None if chosen.everything else DEFAULT_LIMIT)
-    one_more = replace(chosen, limit=None if limit is None else limit + 1)
+    limit = chosen.limit or (sys.maxsize if chosen.everything else DEFAULT_LIMIT)
+    one_more = replace(chosen, limit=limit + 1)
+    order = "by queue and state, the newest first"
+    more = f"These are the first {limit:,}, {order}. See more with --limit N, or all with --all."
+
+    def pages(size: int) -> Iterator[list[Job]]:
+        """The jobs, `size` at a time; at the end an empty page if there are more than `limit`."""
+        found, left = matching(store, one_more), limit
+        while page := list(islice(found, min(size, left))):
+            yield page
+            left -= len(page)
+        if left == limit:
+            raise nothing_found(store, "No job matches.", chosen)
+        if next(found, None) is not None:
+            yield []
 
     def print_objects() -> None:
-        printed = 0
-        for job in islice(matching(store, one_more), limit):
-            print_json(job)
-            printed += 1
-        if not printed:
-            raise nothing_found(store, "No job matches.", chosen)
+        for page in pages(1):
+            for job in page:
+                print_json(job)
 
     def view() -> RenderableType:
-        listed = list(matching(store, one_more))
-        if not listed:
-            raise nothing_found(store, "No job matches.", chosen)
-        rows = _job_table(listed[:limit], store.now)
-        if limit is None or len(listed) <= limit:
-            return rows
-        order = "by queue and state, the newest first"
-        more = f"These are the first {limit:,}, {order}. See more with --limit N, or all with --all."
-        if interval_s is None:
-            print_message(more)
-            return rows
-        return Group(rows, Text(more, style="dim"))
+        (listed, *cut_off) = pages(limit)
+        rows = _job_table(listed, store.now)
+        return Group(rows, Text(more, style="dim")) if cut_off else rows
 
-    present(store, view, print_objects, interval_s)
+    if interval_s is None and not store.as_json:
+        for page in pages(TABLE_JOBS):
+            if page:
+                console().print(_job_table(page, store.now))
+            else:
+                print_message(more)
+    else:
+        present(store, view, print_objects, interval_s)
 
 
 def _job_table(listed: list[Job], now: datetime) -> RenderableType:
@@ -116,7 +127,7 @@ def _job_table(listed: list[Job], now: datetime) -> RenderableType:
         ]
         for job in listed
     ]
-    return table(columns, rows, uncut=("id", "state"), cut=("note",))
+    return table(columns, rows, ids=("id",), uncut=("state",), cut=("note",))
 
 
 def _note(job: Job, now: datetime) -> str:

@@ -15,7 +15,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.format import safe
+from holdfast.cli.format import safe, short
 from holdfast.model.findings import Level
 from holdfast.model.states import JobState
 
@@ -95,6 +95,8 @@ class ColumnKind(Enum):
     """Never: a cut number would be a wrong one."""
     UNCUT = auto()
     """Never."""
+    ID = auto()
+    """Generated ids are shortened, all at once: the beginning is enough for a command."""
     NAME = auto()
     """Text goes on in the next line: no two names look the same. The first column."""
     WRAPPED = auto()
@@ -105,7 +107,7 @@ class ColumnKind(Enum):
     """Text ends in an ellipsis."""
 
 
-MIN_WIDTHS = {ColumnKind.NAME: 16, ColumnKind.WRAPPED: 12, ColumnKind.WIDE: 24, ColumnKind.CUT: 12}
+MIN_WIDTHS = {ColumnKind.NAME: 10, ColumnKind.WRAPPED: 10, ColumnKind.WIDE: 24, ColumnKind.CUT: 12}
 """Characters. A column becomes no narrower than this."""
 
 
@@ -121,6 +123,12 @@ class TableColumn:
         widths = [line.cell_len for cell in self.cells for line in cell.split("\n", allow_blank=True)]
         self.width = max([cell_len(self.name), *widths])
 
+    def narrowed(self) -> "TableColumn":
+        """A copy, ids shortened."""
+        if self.kind is not ColumnKind.ID:
+            return copy(self)
+        return TableColumn(self.name, ColumnKind.UNCUT, [text(short(cell.plain)) for cell in self.cells])
+
     @property
     def min_width(self) -> int:
         return min(self.width, max(cell_len(self.name), MIN_WIDTHS.get(self.kind, self.width)))
@@ -133,8 +141,8 @@ class TableColumn:
 class FittedTable:
     """A table without lines, as wide as the terminal allows.
 
-    If it is too wide, columns come closer and columns of text become narrower; then columns that have no value in any
-    row are left out, and a line below names them; then each row becomes a paragraph. No number is ever cut.
+    If it is too wide, columns come closer, ids are shortened, and columns of text become narrower; then columns without
+    any value are left out, and a line below names them; then each row becomes a paragraph. No number is ever cut.
     """
 
     def __init__(self, columns: list[TableColumn]) -> None:
@@ -161,8 +169,8 @@ class FittedTable:
 
 def fit(columns: Sequence[TableColumn], width: int) -> list[TableColumn]:
     """The columns, narrower, so that they fit into this width; empty if they cannot."""
-    fitted = [copy(column) for column in columns]
-    limits = [column.min_width for column in columns]
+    fitted = [column.narrowed() for column in columns]
+    limits = [column.min_width for column in fitted]
     excess = sum(column.width for column in fitted) + MIN_GAP * (len(fitted) - 1) - width
     while excess > 0:
         able = [column for column, limit in zip(fitted, limits, strict=True) if column.width > limit]
@@ -180,7 +188,7 @@ def _grid(columns: Sequence[TableColumn], gap: int) -> Table:
             column.name,
             justify="right" if column.kind is ColumnKind.NUMBERS else "left",
             width=column.width,
-            no_wrap=column.kind in (ColumnKind.NUMBERS, ColumnKind.UNCUT, ColumnKind.CUT),
+            no_wrap=column.kind in (ColumnKind.NUMBERS, ColumnKind.UNCUT, ColumnKind.ID, ColumnKind.CUT),
             overflow="ellipsis" if column.kind is ColumnKind.CUT else "fold",
         )
     for cells in zip(*(column.cells for column in columns), strict=True):
@@ -213,18 +221,24 @@ def table(
     columns: Sequence[str],
     rows: Iterable[Sequence[Text]],
     *,
+    ids: Sequence[str] = (),
     uncut: Sequence[str] = (),
     wide: Sequence[str] = (),
     cut: Sequence[str] = (),
 ) -> FittedTable:
-    """A table. A name that ends in `#` is a column of numbers; the other columns wrap if `uncut`, `wide` and `cut` do
-    not say otherwise: see `ColumnKind`."""
+    """A table. A name that ends in `#` is a column of numbers; the other columns wrap if `ids`, `uncut`, `wide` and
+    `cut` do not say otherwise: see `ColumnKind`."""
     cells = list(rows)
 
     def kind_of(place: int, name: str) -> ColumnKind:
         if name.endswith("#"):
             return ColumnKind.NUMBERS
-        for names, kind in ((uncut, ColumnKind.UNCUT), (wide, ColumnKind.WIDE), (cut, ColumnKind.CUT)):
+        for names, kind in (
+            (ids, ColumnKind.ID),
+            (uncut, ColumnKind.UNCUT),
+            (wide, ColumnKind.WIDE),
+            (cut, ColumnKind.CUT),
+        ):
             if name in names:
                 return kind
         return ColumnKind.WRAPPED if place else ColumnKind.NAME

@@ -11,7 +11,9 @@ from holdfast.draft import Draft
 from holdfast.errors import InvalidOption, UsageError
 from holdfast.handle import Handle
 from holdfast.model.job import JobKey
+from holdfast.model.states import JobState
 from holdfast.model.text import check_name
+from holdfast.operate.operating import find_states
 from holdfast.task import Task, declare_elsewhere
 
 R = TypeVar("R")
@@ -69,6 +71,17 @@ class Client:
         """A handle on a job of any task; its result is plain data. Without `queue`, all queues are searched."""
         key = JobKey("" if queue is None else check_name(queue, "queue"), check_name(job_id, "id"))
         return Handle(self._store, key, self._decode)
+
+    async def astates(self, job_ids: Iterable[str], /, *, queue: str | None = None) -> dict[str, JobState | None]:
+        """The states of many jobs, by id; None for one that is not in the store.
+
+        Without `queue`, all queues are searched.
+        """
+        if isinstance(job_ids, str):
+            raise InvalidOption("states() takes a list of ids.", option="job_ids")
+        return await find_states(self._store, job_ids, queue)
+
+    states = blocking(astates)
 
     def _decode(self, data: bytes, codec: str) -> Any:
         return self._store.result_codec(self._store.codec_named(codec)).decode(data)

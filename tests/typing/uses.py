@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
-from holdfast import App, Context, Handle, Job, Next, Receipt, Report, events, exponential
+from holdfast import App, Context, Handle, Job, JobState, Next, Receipt, Report, events, exponential
 from holdfast.draft import Draft
 from holdfast.task import AsyncTask, SyncTask, Task
 
@@ -82,6 +82,7 @@ assert_type(
 )
 assert_type(jobs.client.enqueue_many([resize.draft(f"{n}.png") for n in range(3)]), list[Handle[str]])
 assert_type(jobs.client.task("billing.send_invoice"), Task[..., Any])
+assert_type(jobs.client.states(["a", "b"]), dict[str, JobState | None])
 assert_type(jobs.control.requeue(all_failed=True, task="resize"), int)
 untyped.enqueue(object(), 3)
 jobs.client.task("billing.send_invoice").enqueue(42, anything=True)

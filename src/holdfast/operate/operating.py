@@ -1,23 +1,27 @@
 """Shared by handles and control: find jobs, cancel them, and turn refusals into errors."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from holdfast.core.connection import StoreConnection
+from holdfast.engine import Engine
 from holdfast.errors import AmbiguousId, JobNotFound, KeyTaken, QueueFull, WrongState
 from holdfast.model.job import JobKey, JobRecord
 from holdfast.model.operate import CancelStatus, OperateResult, OperateStatus
 from holdfast.model.produce import DepthLimit
-from holdfast.model.states import Reason
+from holdfast.model.states import JobState, Reason
 from holdfast.model.text import check_name
 from holdfast.telemetry.events import Cancelled
 from holdfast.views import CancelAnswer
+
+RECORDS_PER_READ = 200
+"""A read brings the payloads, too."""
 
 
 async def find_record(store: StoreConnection, job_id: str, queue: str | None) -> JobRecord:
     """The record of a job. Without a queue all queues are searched, and two matches are an error."""
     check_name(job_id, "id")
     engine = await store.engine()
-    queues = [check_name(queue, "queue")] if queue is not None else [q.queue for q in (await engine.stats()).queues]
+    queues = await _queues(engine, queue)
     got = (await engine.get(*(JobKey(name, job_id) for name in queues))).jobs if queues else ()
     found = [record for record in got if record is not None]
     if not found:
@@ -25,6 +29,27 @@ async def find_record(store: StoreConnection, job_id: str, queue: str | None) ->
     if len(found) > 1:
         raise AmbiguousId(job_id=job_id, queues=[record.queue for record in found])
     return found[0]
+
+
+async def _queues(engine: Engine, queue: str | None) -> list[str]:
+    return [check_name(queue, "queue")] if queue is not None else [q.queue for q in (await engine.stats()).queues]
+
+
+async def find_states(store: StoreConnection, job_ids: Iterable[str], queue: str | None) -> dict[str, JobState | None]:
+    """The states of jobs by id; None: there is no such job. Two matches in different queues are an error."""
+    states: dict[str, JobState | None] = {check_name(job_id, "id"): None for job_id in job_ids}
+    places: dict[str, str] = {}
+    engine = await store.engine()
+    queues = await _queues(engine, queue)
+    keys = [JobKey(name, job_id) for job_id in states for name in queues]
+    for start in range(0, len(keys), RECORDS_PER_READ):
+        for record in (await engine.get(*keys[start : start + RECORDS_PER_READ])).jobs:
+            if record is None:
+                continue
+            if record.id in places:
+                raise AmbiguousId(job_id=record.id, queues=[places[record.id], record.queue])
+            places[record.id], states[record.id] = record.queue, record.state
+    return states
 
 
 async def find_key(store: StoreConnection, job_id: str, queue: str | None) -> JobKey:

@@ -11,6 +11,7 @@ from failing_engine import FailingEngine
 from manual_worker import fail_now, succeed, succeed_now
 
 from holdfast import (
+    AmbiguousId,
     App,
     IdConflict,
     InvalidArguments,
@@ -264,3 +265,34 @@ def test_a_queue_that_fills_up_is_published_once_on_the_way_up(monkeypatch: pyte
         succeed_now(jobs, resize, "done")
     jobs.client.enqueue_many([resize.draft(str(n)) for n in range(3)])
     assert [event.depth for event in heard] == [8, 9]
+
+
+# States of many
+
+
+def test_the_states_of_many_jobs_are_read_in_one_call(jobs: App[object], resize: Task[[str], str]) -> None:
+    for number in range(300):
+        resize.using(id=f"job-{number}", delay=number % 2).enqueue("cat.png")
+    resize.using(id="elsewhere", queue="other").enqueue("cat.png")
+    ids = [f"job-{number}" for number in range(300)]
+
+    states = jobs.client.states([*ids, "elsewhere", "absent"])
+
+    assert [states[one] for one in ids] == [JobState.QUEUED, JobState.SCHEDULED] * 150
+    assert (states["elsewhere"], states["absent"]) == (JobState.QUEUED, None)
+    assert jobs.client.states(["elsewhere"], queue="default") == {"elsewhere": None}
+    assert jobs.client.states([]) == {}
+
+
+def test_an_id_in_two_queues_has_no_state_without_the_queue(jobs: App[object], resize: Task[[str], str]) -> None:
+    for queue in ("one", "two"):
+        resize.using(id="twin", queue=queue).enqueue("cat.png")
+
+    with pytest.raises(AmbiguousId, match="'one', 'two'"):
+        jobs.client.states(["twin"])
+    assert jobs.client.states(["twin"], queue="two") == {"twin": JobState.QUEUED}
+
+
+def test_states_of_a_text_are_refused(jobs: App[object]) -> None:
+    with pytest.raises(InvalidOption, match="list of ids"):
+        jobs.client.states("job-1")

@@ -450,6 +450,28 @@ def test_temporary_files_are_removed_after_an_hour(tmp_path: Path) -> None:
             assert (fresh.exists(), old.exists(), not_ours.exists()) == (True, False, True)
 
 
+def test_processes_that_are_killed_while_they_write_a_snapshot_leave_one_file(disk: SimulatedDisk) -> None:
+    images = []
+
+    def keep_image(call: Call) -> None:
+        if call.path.endswith(".snapshot"):  # it is about to get its name
+            images.append(disk.image())
+
+    for number in range(3):
+        runtime = simulated_runtime(disk)
+        files = runtime.fs = InterceptedFiles(runtime.fs, SIMULATED)
+        files.before = keep_image
+        with opened(SIMULATED, runtime) as process:
+            process.add(number)
+            process.compact()
+        disk = images[number].after_kill()
+    assert [name.endswith(".tmp") for name in names(disk)].count(True) == 1
+    with opened(SIMULATED, simulated_runtime(disk)) as living:
+        living.compact()
+        assert living.numbers() == [0, 1, 2]
+    assert not [name for name in names(disk) if name.endswith(".tmp")]
+
+
 # Files that are not as they should be
 
 

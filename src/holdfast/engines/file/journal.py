@@ -35,7 +35,7 @@ from holdfast.engines.file.snapshots import (
     remove_quietly,
     rename_new_file,
     snapshot_frames,
-    write_new_file,
+    write_new_snapshot,
     write_temporary_file,
 )
 from holdfast.engines.file.store_folder import StoreFolder, disk_error
@@ -315,7 +315,7 @@ class Journal:
         """A new segment, under a temporary name."""
         header = self.last._replace(sequence=sequence, synced=0, flags=Flag.FIRST | flags)
         try:
-            return write_temporary_file(self.folder, self.runtime, [encode_frame(header, ())])
+            return write_temporary_file(self.runtime, self.folder.temporary_path(), [encode_frame(header, ())])
         except OSError as error:
             raise self.write_error(error) from error
 
@@ -351,7 +351,7 @@ class Journal:
         """
         first = Header(sequence, at, arrival, boot_hash, 0, self.folder.id)
         try:
-            return write_new_file(
+            return write_new_snapshot(
                 self.folder, self.runtime, self.folder.snapshot_path(segment), snapshot_frames(first, changes)
             )
         except OSError as error:

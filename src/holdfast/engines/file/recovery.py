@@ -92,7 +92,8 @@ def _begin_anew(journal: Journal, records: Records, damages: Sequence[Damage], *
     segment, sequence = max((*segments, *snapshots)) + 1, journal.position.sequence + (not is_closed)
     first = Header(sequence, records.at, records.arrival, records.boot_hash, 0, folder.id)
     frames = snapshot_frames(first, map(encode_record, records.in_order()))
-    temporary = write_temporary_file(folder, journal.runtime, frames)  # first: the disk may have no space for it
+    # First, because the disk may have no space for it.
+    temporary = write_temporary_file(journal.runtime, folder.temporary_path(), frames)
     if not is_closed:
         try:
             journal.append((), records.at, records.arrival, records.boot_hash, Flag.LAST | Flag.RELOAD)

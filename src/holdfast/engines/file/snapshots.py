@@ -16,18 +16,18 @@ SNAPSHOT_FRAME_BYTES = 256 * 1024
 """A frame of a snapshot ends after the change that passes this size."""
 
 
-def write_new_file(folder: StoreFolder, runtime: Runtime, path: Path, parts: Iterable[bytes]) -> int:
-    """Write a file and put it at its path, durably; the answer is its size."""
-    temporary = write_temporary_file(folder, runtime, parts)
+def write_new_snapshot(folder: StoreFolder, runtime: Runtime, path: Path, parts: Iterable[bytes]) -> int:
+    """Write a snapshot and put it at its path, durably; the answer is its size. With the lock `compaction`."""
+    runtime.fs.remove(folder.unfinished_snapshot_path)
+    temporary = write_temporary_file(runtime, folder.unfinished_snapshot_path, parts)
     size = runtime.fs.size(temporary)
     rename_new_file(runtime, temporary, path)
     runtime.fs.sync_folder(folder.path)
     return size
 
 
-def write_temporary_file(folder: StoreFolder, runtime: Runtime, parts: Iterable[bytes]) -> Path:
+def write_temporary_file(runtime: Runtime, temporary: Path, parts: Iterable[bytes]) -> Path:
     """Write a file under a temporary name, and sync it."""
-    temporary = folder.temporary_path()
     try:
         with runtime.fs.create(temporary) as file:
             offset = 0

@@ -110,6 +110,11 @@ class StoreFolder:
     def torn_path(self, segment: int) -> Path:
         return self.path / f"{segment:016x}.torn"
 
+    @property
+    def unfinished_snapshot_path(self) -> Path:
+        """What the process with the lock `compaction` writes. If it dies, the next one writes it anew."""
+        return self.path / f".{0:016x}.tmp"
+
     def temporary_path(self) -> Path:
         return self.path / f".{self._runtime.token_bytes(8).hex()}.tmp"
 

@@ -209,6 +209,18 @@ async def test_class_fast_syncs_after_an_interval(tmp_path: Path) -> None:
         await eventually(lambda: runtime.syncs, "a sync")
 
 
+@pytest.mark.parametrize("durability", ["durable", "fast", "none"])
+async def test_a_damaged_byte_in_a_store_that_was_closed_costs_one_job(tmp_path: Path, durability: str) -> None:
+    """In every class: what is above the last sync would be taken for the torn end of a journal."""
+    async with opened_engine(file_store(tmp_path / "jobs", durability=durability)) as engine:
+        for number in range(20):
+            await engine.enqueue(job(f"{number}", payload=f"payload-{number}".encode()))
+    (segment,) = (tmp_path / "jobs" / "holdfast").glob("*.journal")
+    segment.write_bytes(segment.read_bytes().replace(b"payload-5", b"payload!5"))
+    async with opened_engine(file_store(tmp_path / "jobs", durability=durability)) as engine:
+        assert (await engine.stats()).queues[0].depth == 19
+
+
 # --- Boots ---
 
 

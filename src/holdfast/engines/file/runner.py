@@ -97,9 +97,8 @@ class FileRunner:
 
     def close(self) -> None:
         self._compaction.close()
-        with suppress(EngineError):
-            if self._options.durability == "fast":
-                self.journal.sync()
+        with suppress(EngineError, OSError):  # in every class: below a sync one damaged byte costs one change
+            self.journal.sync()
         self.journal.close()
         self._gate.close()
 

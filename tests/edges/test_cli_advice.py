@@ -62,7 +62,7 @@ def test_a_store_without_tables_names_the_whole_command(
     monkeypatch.setenv("HOLDFAST_AUTO_MIGRATE", "false")
     monkeypatch.setenv("STORE", "sqlite:jobs.db")
     answer = run(*command)
-    assert answer.code == 3
+    assert answer.code == 2
     assert answer.err.rstrip().endswith(f"Run: {advised}")
     assert run(*advised.split()[1:]).code == 0
 

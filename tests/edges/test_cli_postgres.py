@@ -69,7 +69,7 @@ def test_the_script_alone_goes_to_the_output_and_nothing_is_done(run: Run, postg
     answer = run("migrate", "--sql")
     assert (answer.code, answer.err) == (0, "")
     assert answer.out.startswith("BEGIN;")
-    assert run("status").code == 3
+    assert run("status").code == 2
     postgres_server.execute(answer.out)
     assert run("status").code == 0
 
@@ -118,10 +118,14 @@ def test_a_role_that_does_not_exist_exits_with_3(run: Run) -> None:
     assert "Traceback" not in answer.err
 
 
-def test_a_store_without_a_schema_names_the_command(run: Run) -> None:
-    answer = run("status")
-    assert answer.code == 3
-    assert "holdfast migrate" in answer.err
+@pytest.mark.parametrize("command", ["status", "worker", "manager"])
+def test_a_store_without_a_schema_names_the_command_and_need_not_be_tried_again(
+    run: Run, tmp_path: Path, command: str
+) -> None:
+    (tmp_path / "shop.py").write_text(SHOP)
+    answer = run(command, "--app", "shop")
+    assert answer.code == 2
+    assert "Run: holdfast migrate" in answer.err
 
 
 @pytest.mark.parametrize("option", [["--sql"], ["--grant", "some_role"]])

@@ -2,7 +2,8 @@
 
     0  done                              3  the store cannot be reached
     1  refused, or the job failed        4  nothing matched
-    2  wrong usage or configuration      5  `worker --until-empty` has left jobs
+    2  wrong usage, configuration        5  `worker --until-empty` has left jobs
+       or schema of the store
     6  no child of a manager could start
     7  children of a manager had to be killed
                                          130  Ctrl-C
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.format import safe, safe_lines
-from holdfast.errors import EngineError, HoldfastError, JobNotFound, UsageError
+from holdfast.errors import EngineError, HoldfastError, JobNotFound, SchemaMismatch, UsageError
 from holdfast.files import discard_output
 from holdfast.model.findings import START_WORKER
 
@@ -42,7 +43,7 @@ INTERRUPTED = 130
 EXIT_CODES = {
     DONE: "done",
     REFUSED: "refused, or the job failed",
-    USAGE: "wrong usage or configuration",
+    USAGE: "wrong usage or configuration, or the schema of the store does not fit",
     UNREACHABLE: "the store cannot be reached",
     NOTHING: "nothing matched",
     LEFT: "`worker --until-empty` has left jobs",
@@ -161,7 +162,7 @@ def code_of(error: HoldfastError) -> int:
     match error:
         case JobNotFound():
             return NOTHING
-        case UsageError():
+        case UsageError() | SchemaMismatch():  # a supervisor gains nothing by another start
             return USAGE
         case EngineError():
             return UNREACHABLE

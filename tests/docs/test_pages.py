@@ -25,7 +25,7 @@ import sys
 from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 from unittest.mock import patch
 
@@ -246,14 +246,30 @@ def redis_database(folder: Path) -> Iterator[None]:
         yield
 
 
-STORES = {"postgresql.md": "database", "redis.md": "redis_database"}
-"""Pages that need a server."""
+@pytest.fixture
+def sentry(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[BaseException]]:
+    """The functions of `sentry_sdk` that the page calls; the SDK itself changes the whole process."""
+    captured: list[BaseException] = []
+    sdk, integration = ModuleType("sentry_sdk"), ModuleType("sentry_sdk.integrations.logging")
+    scope = SimpleNamespace(set_tags=lambda tags: None)
+    vars(sdk).update(
+        init=lambda dsn: None, isolation_scope=lambda: contextlib.nullcontext(scope), capture_exception=captured.append
+    )
+    vars(integration).update(ignore_logger=lambda name: None)
+    for module in (sdk, ModuleType("sentry_sdk.integrations"), integration):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    yield captured
+    assert [str(error) for error in captured] == ["no address for order 9"]
+
+
+NEEDED = {"postgresql.md": "database", "redis.md": "redis_database", "error-trackers.md": "sentry"}
+"""Pages that need a server or a package."""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_code_of_a_page_runs(page: Path, folder: Path, request: pytest.FixtureRequest) -> None:
-    if page.name in STORES:
-        request.getfixturevalue(STORES[page.name])
+    if page.name in NEEDED:
+        request.getfixturevalue(NEEDED[page.name])
     play(page, folder)
 
 

@@ -27,6 +27,7 @@ class LeasedAttempt:
         "abort_reason",
         "began_at",
         "committed",
+        "error",
         "lease",
         "loop_task",
         "plan",
@@ -59,6 +60,8 @@ class LeasedAttempt:
         """The settlement that was written inside a transaction of the handler's."""
         self.committed = False
         """True once that transaction is known to be committed: the job has ended."""
+        self.error: BaseException | None = None
+        """The exception by which it has failed, if it was raised in this process. Removed when the end is reported."""
         self.abort_reason: AbortReason | None = None
         self.progress: ProgressRecord | None = None
         self.sent_progress: ProgressRecord | None = None

@@ -57,6 +57,7 @@ class Executor:
                 try:
                     args, kwargs = plan.decode(lease.payload, lease.codec)
                 except BaseException as error:
+                    attempt.error = error
                     outcome = undecodable(error, await self._described(attempt, error))
                 else:
                     try:

@@ -7,6 +7,7 @@ it, for one of four reasons, and the handler may then still return, raise someth
 
 import asyncio
 import logging
+from types import TracebackType
 from typing import Any
 
 from holdfast.context import AbortReason
@@ -53,16 +54,17 @@ def returned(attempt: LeasedAttempt, value: Any) -> Outcome:
     if isinstance(value, Interrupt):
         return raised(attempt, value)
     if attempt.abort_reason is AbortReason.TIMEOUT:
-        return TimedOut(timeout_info(attempt, None))
+        return _timed_out(attempt, None, None)
     try:
         return Returned(attempt.plan.encode(value, attempt.lease.codec))
     except PayloadTooLarge as error:
-        return NotRetryable(Reason.RESULT_TOO_LARGE, describe(error))
+        attempt.error, reason = error, Reason.RESULT_TOO_LARGE
     except InvalidArguments as error:
         message = f"The result of job {attempt.lease.id!r} cannot be stored. {error}"
-        return NotRetryable(Reason.ERROR, describe(InvalidArguments(message, task=error.task, field=error.field)))
+        attempt.error, reason = InvalidArguments(message, task=error.task, field=error.field), Reason.ERROR
     except Exception as error:
-        return NotRetryable(Reason.ERROR, describe(error))
+        attempt.error, reason = error, Reason.ERROR
+    return NotRetryable(reason, describe(attempt.error))
 
 
 def undecodable(error: BaseException, info: ErrorInfo | None = None) -> Outcome:
@@ -83,10 +85,11 @@ def raised(attempt: LeasedAttempt, error: BaseException, info: ErrorInfo | None 
         info = describe(inner)
     error = inner
     if attempt.abort_reason is AbortReason.TIMEOUT:
-        return TimedOut(timeout_info(attempt, info))
+        return _timed_out(attempt, info, error.__traceback__)
+    if isinstance(error, ChildError):
+        return error.outcome
+    attempt.error = error
     match error:
-        case ChildError():
-            return error.outcome
         case Retry():
             return RetryRequested(check.note(error.reason), error.delay, info)
         case Snooze():
@@ -100,6 +103,12 @@ def raised(attempt: LeasedAttempt, error: BaseException, info: ErrorInfo | None 
         case Aborted() | asyncio.CancelledError() if attempt.abort_reason is AbortReason.SHUTDOWN:
             return Released()
     return Raised(policy_error(error, attempt.plan.policy.retry), info)
+
+
+def _timed_out(attempt: LeasedAttempt, info: ErrorInfo | None, frames: TracebackType | None) -> TimedOut:
+    stored = timeout_info(attempt, info)
+    attempt.error = TimeoutError(stored.message).with_traceback(frames)
+    return TimedOut(stored)
 
 
 def timeout_info(attempt: LeasedAttempt, info: ErrorInfo | None) -> ErrorInfo:

@@ -20,6 +20,7 @@ from holdfast.model.work import ExpiredLease, Settlement, SettleStatus
 from holdfast.runtime import Runtime
 from holdfast.service import Service
 from holdfast.telemetry import events
+from holdfast.telemetry.active_error import failure_template
 from holdfast.telemetry.bus import Bus
 from holdfast.worker.execution_plan import ExecutionPlan
 from holdfast.worker.reporting import Reporter
@@ -83,12 +84,13 @@ class Reaper(Service):
         return decide_loss(lost, policy, draw=self.runtime.random())
 
     def _report(self, lost: ExpiredLease, settlement: Settlement, status: SettleStatus, at: Instant) -> None:
-        _logger.warning(
-            "Job %s (%s): its worker %s was lost; the job is %s.%s",
+        state = settlement.target if status is SettleStatus.APPLIED else JobState.CANCELLED
+        _logger.log(
+            logging.ERROR if state is JobState.FAILED else logging.WARNING,
+            failure_template(lost.task, "worker lost") + "job %s of worker %s is %s.%s",
             shown(lost.id),
-            shown(lost.task),
             shown(lost.owner),
-            settlement.target if status is SettleStatus.APPLIED else JobState.CANCELLED,
+            state,
             "" if lost.loss_error is None else f" {shown(lost.loss_error.message)}",
         )
         self._emit(events.Reaped, lost, at, owner=lost.owner, losses=lost.losses + 1)

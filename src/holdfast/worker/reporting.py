@@ -4,18 +4,20 @@ All of it happens after the store has answered. A success without a listener cos
 """
 
 import logging
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 from holdfast.context import AbortReason
 from holdfast.engine import Engine
-from holdfast.errors import EngineError
+from holdfast.errors import EngineError, GiveUp
 from holdfast.model.instants import SECOND, Instant, Seconds
 from holdfast.model.job import JobKey, ProgressRecord
 from holdfast.model.states import TERMINAL, JobState, Reason
 from holdfast.model.text import ErrorInfo, shown
 from holdfast.model.work import ExchangeAnswer, Lease, Settlement, SettleStatus
 from holdfast.telemetry import events
+from holdfast.telemetry.active_error import call_with_active, failure_template
 from holdfast.telemetry.bus import Bus
 from holdfast.worker.attempt import LeasedAttempt
 from holdfast.worker.hooks import Hooks
@@ -107,6 +109,7 @@ class Reporter:
     def settled(self, attempt: LeasedAttempt, settlement: Settlement, status: SettleStatus, at: Instant) -> None:
         """The store has answered a settlement: report it."""
         lease = attempt.lease
+        error, attempt.error = attempt.error, None  # its traceback refers to the frames of this attempt
         if attempt.used_transactions is not None:
             if self._settled_in_lane.get((lease.queue, lease.lane)) is attempt:  # else it is the next job's
                 del self._settled_in_lane[lease.queue, lease.lane]
@@ -129,24 +132,21 @@ class Reporter:
             case JobState.SUCCEEDED:
                 self._emit(events.Succeeded, lease, at, ran=attempt.ran_us)
             case JobState.FAILED:
-                self._failed(attempt, settlement, at)
+                self._failed(attempt, settlement, error, at)
             case JobState.CANCELLED:
                 self._emit(events.Cancelled, lease, at, reason=settlement.reason, note=settlement.note)
             case _:
                 self._runs_again(attempt, settlement, at)
 
-    def _failed(self, attempt: LeasedAttempt, settlement: Settlement, at: Instant) -> None:
-        lease = attempt.lease
-        self._log_failure(lease, settlement)
-        self._emit(
-            events.Failed,
-            lease,
-            at,
-            reason=settlement.reason,
-            note=settlement.note,
-            error=settlement.error,
-            ran=attempt.ran_us,
-        )
+    def _failed(self, attempt: LeasedAttempt, settlement: Settlement, error: BaseException | None, at: Instant) -> None:
+        lease, ran_us = attempt.lease, attempt.ran_us
+
+        def report() -> None:
+            self._log_failure(lease, settlement)
+            values = {"reason": settlement.reason, "note": settlement.note, "error": settlement.error, "ran": ran_us}
+            self._emit(events.Failed, lease, at, **values)
+
+        call_with_active(error, report)
         self.dead_letter(lease.job_key, attempt.plan.task, settlement.error, lease)
 
     def stopping(self, grace_s: Seconds, running: int, at: Instant) -> None:
@@ -163,10 +163,16 @@ class Reporter:
         self._bus.emit(events.WorkerStopping(at=at, worker=self._worker, grace=grace_us, running=running))
 
     def _log_failure(self, lease: Lease, settlement: Settlement) -> None:
-        """Log the end of a job with its traceback, which is text already: its exception is never formatted here."""
+        """Log the end of a job with its traceback, which is text already: its exception is never formatted here.
+
+        The record has the active exception only if it has that text, which `logging` then prints instead.
+        """
         if not _logger.isEnabledFor(logging.ERROR):
             return
-        text, args = "Job %s (%s) failed at attempt %d: %s%s", (shown(lease.id), shown(lease.task), lease.attempt)
+        error = settlement.error
+        kind, detail = (str(settlement.reason), settlement.note) if error is None else (error.type, error.message)
+        text = failure_template(lease.task, kind) + "job %s failed at attempt %d (%s)%s"
+        args = (shown(lease.id), lease.attempt, settlement.reason, f": {shown(detail)}" if detail else "")
         path, line, function, _ = _logger.findCaller()
         record = _logger.makeRecord(
             _logger.name,
@@ -174,7 +180,7 @@ class Reporter:
             path,
             line,
             text,
-            (*args, settlement.reason, _detail(settlement)),
+            args,
             None,
             function,
             {
@@ -183,12 +189,15 @@ class Reporter:
                 "queue": lease.queue,
                 "attempt": lease.attempt,
                 "worker": self._worker,
-                "error": settlement.error,
+                "error": error,
             },
         )
-        if settlement.error is not None and settlement.reason is not Reason.GAVE_UP:  # its reason says why
-            trace = settlement.error.traceback.rstrip()
-            record.exc_text = trace if '  File "' in trace else None  # without frames it repeats the message
+        active = sys.exc_info()
+        gave_up = settlement.reason is Reason.GAVE_UP if active[0] is None else issubclass(active[0], GiveUp)
+        if error is not None and not gave_up:  # the message says why
+            trace = error.traceback.rstrip()
+            if '  File "' in trace:  # without frames it repeats the message
+                record.exc_text, record.exc_info = trace, active if active[0] is not None else None
         _logger.handle(record)
 
     def _runs_again(self, attempt: LeasedAttempt, settlement: Settlement, at: Instant) -> None:

@@ -132,7 +132,9 @@ async def test_a_worker_never_reaps_what_it_runs_itself() -> None:
     assert await app.result(id) == "mine"
 
 
-async def test_a_job_that_costs_too_many_workers_is_a_dead_letter_and_its_hook_runs() -> None:
+async def test_a_job_that_costs_too_many_workers_is_a_dead_letter_and_its_hook_runs(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     runtime = FrozenRuntime()
     task = MinimalTask(works)
     dead = Probe[str]("the hook")
@@ -147,6 +149,8 @@ async def test_a_job_that_costs_too_many_workers_is_a_dead_letter_and_its_hook_r
     job = await app.look(id)
     assert (job.state, job.reason, job.losses) == (JobState.FAILED, Reason.WORKER_LOST, 1)
     assert len(seen.seen) == 1
+    (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert record.getMessage().startswith("works: worker lost: job ")
 
 
 # A14

@@ -2,6 +2,9 @@
 
 import asyncio
 import logging
+import sys
+import threading
+import traceback
 from collections import Counter
 from typing import Any
 
@@ -14,10 +17,13 @@ from holdfast import events
 from holdfast.errors import Cancel, GiveUp, Snooze
 from holdfast.model.instants import SECOND
 from holdfast.model.operate import Emptied
+from holdfast.model.retry import RetryPolicy
 from holdfast.model.states import Reason
 from holdfast.runtime import SystemRuntime
 from holdfast.telemetry.logs import TextFormatter
 from holdfast.testing import FrozenRuntime, Probe
+
+ONCE = RetryPolicy(max_attempts=1)
 
 
 async def works() -> str:
@@ -119,7 +125,100 @@ async def test_failures_are_logged_with_their_error(caplog: pytest.LogCaptureFix
         await app.enqueue("fails", id="j1")
         await app.drain()
     assert caplog.text.count("Job j1 (fails) runs again in") == 2
-    assert caplog.text.count("Job j1 (fails) failed at attempt 3: exhausted: builtins.ValueError: no such card") == 1
+    line = "fails: builtins.ValueError: job j1 failed at attempt 3 (exhausted): no such card"
+    assert caplog.text.count(line) == 1
+
+
+def failures(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    return [record for record in caplog.records if record.levelno == logging.ERROR]
+
+
+async def test_failures_of_one_task_and_error_have_one_message_template(caplog: pytest.LogCaptureFixture) -> None:
+    """By which error trackers group. A `%` in a name is a `%` in the message."""
+    app = MinimalApp(MinimalTask(fails, retry=ONCE), MinimalTask(gives_up, name="100%s"))
+    for name in ("fails", "fails", "100%s"):
+        await app.enqueue(name)
+    await app.drain()
+    assert Counter(record.msg.partition("job")[0] for record in failures(caplog)) == {
+        "fails: builtins.ValueError: ": 2,
+        "100%%s: holdfast.errors.GiveUp: ": 1,
+    }
+    assert any(record.getMessage().startswith("100%s: ") for record in failures(caplog))
+
+
+async def test_the_record_of_a_failure_has_its_exception(caplog: pytest.LogCaptureFixture) -> None:
+    app = MinimalApp(MinimalTask(fails, retry=ONCE))
+    await app.enqueue("fails")
+    await app.drain()
+    (record,) = failures(caplog)
+    assert record.exc_info is not None
+    kind, error, frames = record.exc_info
+    assert (kind, str(error)) == (ValueError, "no such card")
+    assert "in fails" in "".join(traceback.format_tb(frames))
+    assert logging.Formatter().format(record).count("ValueError: no such card") == 1
+
+
+async def test_the_exception_of_a_failure_is_formatted_once_and_not_by_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    formatted: list[str] = []
+
+    class Slow(Exception):
+        def __str__(self) -> str:
+            formatted.append(threading.current_thread().name)
+            return "slow"
+
+    async def fails_slowly() -> None:
+        raise Slow
+
+    app = MinimalApp(MinimalTask(fails_slowly, retry=ONCE))
+    await app.enqueue("fails_slowly")
+    await app.drain()
+    (record,) = failures(caplog)
+    assert record.exc_info is not None
+    logging.Formatter().format(record)
+    assert threading.current_thread().name not in formatted
+
+
+async def test_a_failure_by_give_up_has_no_exception_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    app = MinimalApp(MinimalTask(gives_up))
+    await app.enqueue("gives_up")
+    await app.drain()
+    (record,) = failures(caplog)
+    assert (record.exc_info, record.exc_text) == (None, None)
+
+
+async def test_a_failure_that_is_not_retried_has_its_exception_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    app = MinimalApp(MinimalTask(fails, retry=RetryPolicy(max_attempts=3, give_up_on=(ValueError,))))
+    await app.enqueue("fails")
+    await app.drain()
+    (record,) = failures(caplog)
+    assert record.exc_info is not None
+    assert record.exc_info[0] is ValueError
+
+
+async def test_a_timeout_is_a_timeout_error_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def waits() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    app = MinimalApp(MinimalTask(waits, retry=ONCE, timeout=1))
+    await app.enqueue("waits")
+    await app.drain()
+    (record,) = failures(caplog)
+    assert record.exc_info is not None
+    assert record.exc_info[0] is TimeoutError
+    assert "in waits" in "".join(traceback.format_tb(record.exc_info[2]))
+
+
+async def test_a_listener_is_called_while_the_exception_of_the_failure_is_active() -> None:
+    seen: list[BaseException | None] = []
+    app = MinimalApp(MinimalTask(fails, retry=ONCE), MinimalTask(works))
+    app.bus.on(events.JobEvent, lambda event: seen.append(sys.exception()))
+    await app.enqueue("fails")
+    await app.enqueue("works")
+    await app.drain()
+    (error,) = [error for error in seen if error is not None]
+    assert (type(error), str(error)) == (ValueError, "no such card")
 
 
 # Dead letters

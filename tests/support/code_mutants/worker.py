@@ -419,4 +419,12 @@ MUTANTS = (
         "A transaction stays open because the worker stopped during its rollback.",
         equivalent="The rollback is awaited by _to_its_end, which ignores a cancellation: the line spares it one.",
     ),
+    Mutant(
+        "the exception of a failure is not active while it is reported",
+        "telemetry/active_error.py",
+        "    if error is None:\n",
+        "    if True:\n",
+        "Error trackers get failures without an exception.",
+        ("tests/services/worker/test_reporting.py::test_the_record_of_a_failure_has_its_exception",),
+    ),
 )

@@ -2,12 +2,14 @@
 
 Whether an attempt was the last one, and whether its success was stored, is known only then. The result of a success is
 the one that its attempt has made; that of any other end is read from the store, which has the errors of all attempts.
+The exception of a failure is active while the receivers run, as with Django's own backends.
 
 Plain receivers run in a thread of their own, one after the other, and can use the ORM there.
 """
 
 import logging
-from collections.abc import Callable
+import sys
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
@@ -20,6 +22,7 @@ from holdfast.django.results import RunningResult
 from holdfast.django.sync_code import sync_code_in
 from holdfast.django.tasks_api import TaskResultDoesNotExist, task_backends, task_finished
 from holdfast.model.text import shown
+from holdfast.telemetry.active_error import call_with_active
 from holdfast.views import moment
 
 if TYPE_CHECKING:
@@ -62,12 +65,15 @@ class Ends:
     async def _succeeded(self, event: events.Succeeded) -> None:
         running = self._pop(event)
         if running is None:  # its handler raised an error after it had completed the job
-            await self._ended(event)
+            await self._read_and_send(event, None)
         else:
             await self._send(lambda: running.succeeded(moment(event.at)))
 
-    async def _ended(self, event: events.JobEvent) -> None:
+    def _ended(self, event: events.JobEvent) -> Awaitable[None]:
         self._pop(event)
+        return self._read_and_send(event, sys.exception())
+
+    async def _read_and_send(self, event: events.JobEvent, error: BaseException | None) -> None:
         if not event.worker:
             return  # cancelled by another process, before it ran
         backend = task_backends[self._backend_app.alias]
@@ -76,11 +82,11 @@ class Ends:
         except TaskResultDoesNotExist:  # its record is kept for no time, or its task is not declared any more
             _logger.info("Job %s: no task_finished signal, because the job cannot be read.", shown(event.job_id))
             return
-        await self._send(lambda: result)
+        await self._send(lambda: result, error)
 
-    async def _send(self, make_result: Callable[[], Any]) -> None:
+    async def _send(self, make_result: Callable[[], Any], error: BaseException | None = None) -> None:
         with sync_code_in(self._thread):
-            await sync_to_async(self._send_here)(make_result)
+            await sync_to_async(call_with_active)(error, lambda: self._send_here(make_result))
 
     def _send_here(self, make_result: Callable[[], Any]) -> None:
         close_old_connections()

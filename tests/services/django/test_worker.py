@@ -231,6 +231,20 @@ def test_a_receiver_of_a_failure_gets_no_old_connection(backend: str) -> None:
     assert had_connection == [False, False]
 
 
+@pytest.mark.parametrize("name", ["fail", "fail_later"])
+def test_receivers_are_called_while_the_exception_of_the_failure_is_active(
+    backend: str, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """So does Django's own receiver, which logs it."""
+    from holdfast.django.tasks_api import NAME
+
+    caplog.clear()
+    finished(backend, getattr(tasks(), name).using(backend=backend, max_attempts=1).enqueue("broken"))
+    logged = [record for record in caplog.records if record.name == NAME and record.levelname == "ERROR"]
+    (error,) = [record.exc_info[1] for record in logged if record.exc_info]
+    assert (type(error), str(error)) == (ValueError, "broken")
+
+
 def test_a_receiver_that_fails_does_not_fail_the_job(backend: str) -> None:
     from holdfast.django.tasks_api import task_started
 

@@ -68,6 +68,11 @@ def fail(text: str) -> None:
 
 
 @task
+async def fail_later(text: str) -> None:
+    raise ValueError(text)
+
+
+@task
 def give_up(text: str) -> None:
     raise GiveUp(text)
 

@@ -124,11 +124,17 @@ class ManagerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSettings:
-    """`[queues.NAME]`: most live jobs of the queue and of each lane (0: no limit); fraction at which to warn."""
+    """`[queues.NAME]`: most live jobs of the queue and of each lane (0: no limit); fraction at which to warn.
+
+    The last three are for payloads that are pulled; without them, `[task]` holds.
+    """
 
     max_depth: Annotated[int, whole(0)] = 0
     lane_max_depth: Annotated[int, whole(0)] = 0
     soft_limit: Annotated[float, fraction] = 0.8
+    max_attempts: Annotated[int | None, whole(0)] = None
+    backoff: Annotated[Backoff | None, backoff_table] = None
+    lease: Annotated[float | None, seconds(2.0)] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LEASE = 30.0
-"""Seconds."""
 MAX_LEASES = 1_000
 """In one claim."""
 
@@ -82,8 +80,13 @@ class Queue(QueueOrLane, Generic[T]):
 
     # Pulling
 
-    async def aclaim(self, limit: int = 1, /, *, lease: Duration = LEASE, wait: Duration = 0.0) -> "list[Lease[T]]":
-        """Up to `limit` payloads, each to be settled before its lease expires. If there is none, wait up to `wait`."""
+    async def aclaim(
+        self, limit: int = 1, /, *, lease: Duration | None = None, wait: Duration = 0.0
+    ) -> "list[Lease[T]]":
+        """Up to `limit` payloads, each to be settled before its lease expires. If there is none, wait up to `wait`.
+
+        `lease`: its length; without it, the setting `lease` of the queue or of `[task]`.
+        """
         from holdfast.pull.leases import PayloadClaims
 
         request = _request(limit, lease, "limit")
@@ -92,7 +95,7 @@ class Queue(QueueOrLane, Generic[T]):
 
     claim = blocking(aclaim)
 
-    def leases(self, *, batch: int = 10, lease: Duration = LEASE, until_empty: bool = False) -> "Leases[T]":
+    def leases(self, *, batch: int = 10, lease: Duration | None = None, until_empty: bool = False) -> "Leases[T]":
         """A stream of leases, renewed in the background: `for` or `async for`. It waits for more, unless `until_empty`.
 
         Jobs are claimed in batches. When your loop ends, the unused rest of a batch is released.
@@ -116,12 +119,12 @@ class Queue(QueueOrLane, Generic[T]):
         return f"<Queue {self.name!r}>"
 
 
-def _request(count: int, lease: Duration, option: str) -> "ClaimOptions":
+def _request(count: int, lease: Duration | None, option: str) -> "ClaimOptions":
     from holdfast.pull.leases import ClaimOptions
 
     if type(count) is not int or not 1 <= count <= MAX_LEASES:
         raise InvalidOption(f"`{option}` must be a whole number from 1 to {MAX_LEASES}.", option=option)
-    lease_us = duration_us(lease, "lease")
-    if lease_us < MIN_LEASE_US:
+    lease_us = None if lease is None else duration_us(lease, "lease")
+    if lease_us is not None and lease_us < MIN_LEASE_US:
         raise InvalidOption(f"`lease` must be at least {MIN_LEASE_US / 1_000_000:g} seconds.", option="lease")
     return ClaimOptions(count, lease_us)

@@ -46,7 +46,8 @@ class ClaimOptions(NamedTuple):
     """How many jobs to claim (to run, and to prefetch), and how long their leases are."""
 
     limit: int
-    lease_us: Micros
+    lease_us: Micros | None
+    """None: as the settings of the queue say."""
     prefetch: int = 0
 
 
@@ -73,7 +74,7 @@ class PayloadClaims(Generic[T]):
             leases: list[Lease[T]] = []
             undecoded: list[tuple[LeasedAttempt, Exception]] = []
             for lease in answer.leases:
-                attempt = LeasedAttempt(lease, pull_worker.plan, sent_at)
+                attempt = LeasedAttempt(lease, pull_worker.plan_of(queue), sent_at)
                 try:
                     payload = self._task.decode(lease.payload, lease.codec)
                 except Exception as error:

@@ -11,7 +11,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.blocking import move_to_loop
@@ -121,10 +121,10 @@ class PullWorker:
         """Only `slots.attempts` is used: the leases that the keeper renews."""
         self._unstarted: dict[str, LeasedAttempt] = {}
         self.info = PullWorkerInfo(self.name, engine, self.slots, runtime.wall())
-        handler_threads = HandlerThreads(runtime)
-        task = BarePayloadTask(make_policy(BARE_TASK, {}, store.config.task))
-        self.plan = ExecutionPlan(task, worker=self.name, state=None, middleware=(), handler_threads=handler_threads)
-        self._hooks = Hooks(runtime, engine, handler_threads)
+        self._config = store.config
+        self._plans: dict[str, ExecutionPlan] = {}
+        self._handler_threads = HandlerThreads(runtime)
+        self._hooks = Hooks(runtime, engine, self._handler_threads)
         reporter = self.reporter(engine)
         self.keeper = Keeper(
             runtime,
@@ -139,7 +139,7 @@ class PullWorker:
             runtime,
             engine,
             worker=self.name,
-            plans={BARE_TASK: self.plan},
+            plans={BARE_TASK: self.plan_of("")},
             slots=self.slots,
             bus=store.bus,
             reporter=reporter,
@@ -148,13 +148,27 @@ class PullWorker:
         )
         self._upkeep = _Upkeep(runtime, DeadWorkers(runtime, engine, reaper), reaper, Pruner(runtime, engine))
 
+    def plan_of(self, queue: str) -> ExecutionPlan:
+        """The plan of the payloads of a queue, by its settings."""
+        if queue not in self._plans:
+            settings = self._config.queue(queue)
+            own = {name: getattr(settings, name) for name in ("max_attempts", "backoff", "lease")}
+            chosen = replace(self._config.task, **{name: value for name, value in own.items() if value is not None})
+            task = BarePayloadTask(make_policy(BARE_TASK, {}, chosen))
+            self._plans[queue] = ExecutionPlan(
+                task, worker=self.name, state=None, middleware=(), handler_threads=self._handler_threads
+            )
+        return self._plans[queue]
+
     def reporter(self, engine: Engine) -> Reporter:
         """Reports what became of a lease. `engine` must be usable from the calling thread."""
         return Reporter(engine, self._bus, self._hooks, self.name)
 
     # Claiming
 
-    async def claim(self, engine: Engine, queue: str, *, limit: int, prefetch: int, lease_us: Micros) -> ExchangeAnswer:
+    async def claim(
+        self, engine: Engine, queue: str, *, limit: int, prefetch: int, lease_us: Micros | None
+    ) -> ExchangeAnswer:
         """Claim bare payloads of a queue. `engine` must be usable from the calling thread."""
         self.info.queues.add(queue)
         if not self._registered:
@@ -162,9 +176,13 @@ class PullWorker:
         problem = self.keeper.problem
         if problem is not None and problem is not NOT_CONNECTED:
             raise LeasesNotKept(f"Leases of this process cannot be kept: {problem.rstrip('.')}. Nothing was claimed.")
-        retry = self.plan.policy.retry
+        policy = self.plan_of(queue).policy
+        retry = policy.retry
         task_claim = TaskClaim(
-            task=BARE_TASK, lease_len=lease_us, max_attempts=retry.max_attempts or 0, max_losses=retry.max_losses
+            task=BARE_TASK,
+            lease_len=lease_us or policy.lease,
+            max_attempts=retry.max_attempts or 0,
+            max_losses=retry.max_losses,
         )
         claim = Claim(
             claim_id=self._runtime.new_claim_id(),
@@ -231,8 +249,9 @@ class PullWorker:
             await self._release(engine, answer.leases)
 
     async def _release(self, engine: Engine, leases: Sequence[Lease]) -> None:
-        retry = self.plan.policy.retry
-        released = [decide(Released(), lease, retry, now=0, draw=0.0) for lease in leases]
+        released = [
+            decide(Released(), lease, self.plan_of(lease.queue).policy.retry, now=0, draw=0.0) for lease in leases
+        ]
         try:
             for start in range(0, len(released), MAX_SETTLEMENTS):
                 await engine.settle(*released[start : start + MAX_SETTLEMENTS])

@@ -297,3 +297,41 @@ def test_the_end_of_a_lease_is_published(jobs: App[object], scans: Queue[Scan]) 
         *("Queued c", "Started c", "Failed c"),
         *("Queued d", "Started d", "Cancelled d"),
     ]
+
+
+# The settings of a queue
+
+
+def test_a_queue_has_its_own_lease_attempts_and_back_off(
+    monkeypatch: pytest.MonkeyPatch, jobs: App[object], scans: Queue[Scan]
+) -> None:
+    monkeypatch.setenv("HOLDFAST_QUEUES_SCANS_LEASE", "90")
+    monkeypatch.setenv("HOLDFAST_QUEUES_SCANS_BACKOFF", "[7]")
+    monkeypatch.setenv("HOLDFAST_QUEUES_SCANS_MAX_ATTEMPTS", "2")
+
+    first = lease_one(scans)
+    assert timedelta(seconds=80) < first.expires_at - datetime.now(UTC) <= timedelta(seconds=90)
+    first.retry("disk is busy")
+    retried = look(jobs)
+    assert retried.last_started_at is not None
+    assert timedelta(seconds=5) < retried.due_at - retried.last_started_at < timedelta(seconds=17)
+
+    jobs.control.trigger("a", queue="scans")
+    (second,) = scans.claim(lease=20)
+    assert second.expires_at - datetime.now(UTC) <= timedelta(seconds=20)
+    second.retry("disk is busy")
+    assert look(jobs).state is JobState.FAILED
+
+
+def test_a_queue_without_settings_has_those_of_tasks(
+    monkeypatch: pytest.MonkeyPatch, jobs: App[object], scans: Queue[Scan]
+) -> None:
+    monkeypatch.setenv("HOLDFAST_TASK_LEASE", "90")
+    monkeypatch.setenv("HOLDFAST_TASK_MAX_ATTEMPTS", "1")
+    monkeypatch.setenv("HOLDFAST_QUEUES_OTHER_LEASE", "20")
+
+    lease = lease_one(scans)
+
+    assert timedelta(seconds=80) < lease.expires_at - datetime.now(UTC) <= timedelta(seconds=90)
+    lease.retry("disk is busy")
+    assert look(jobs).state is JobState.FAILED

@@ -15,8 +15,8 @@ MUTANTS = (
     Mutant(
         "a pulled lease is timed from its answer",
         "pull/leases.py",
-        "LeasedAttempt(lease, pull_worker.plan, sent_at)",
-        "LeasedAttempt(lease, pull_worker.plan, store.runtime.boot())",
+        "LeasedAttempt(lease, pull_worker.plan_of(queue), sent_at)",
+        "LeasedAttempt(lease, pull_worker.plan_of(queue), store.runtime.boot())",
         "A slow answer makes the caller believe that its lease lasts longer than it does.",
         ("tests/services/leases/test_lease_bounds.py::test_a_claimed_lease_lasts_from_when_its_claim_was_sent",),
     ),

@@ -134,6 +134,22 @@ def test_a_store_that_is_not_empty_is_refused(tmp_path: Path) -> None:
     assert "Each example needs an empty store" in answer.stdout
 
 
+def test_a_run_without_the_fixtures_loads_the_plugin_alone(tmp_path: Path) -> None:
+    (tmp_path / "test_other.py").write_text("def test_other():\n    pass\n")
+    (tmp_path / "conftest.py").write_text(
+        "import sys\n"
+        "def pytest_unconfigure():\n"
+        "    print('loaded', *(name for name in sys.modules if name.startswith('holdfast')))\n"
+    )
+
+    answer = run_suite(tmp_path, "test_other.py")
+
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    loaded = answer.stdout.splitlines()[-1].split()
+    contract = ["holdfast.testing.contract", "holdfast.testing.contract.table"]
+    assert loaded == ["loaded", "holdfast", "holdfast.testing", "holdfast.testing.plugin", *contract]
+
+
 def test_without_contract_tests_there_is_no_table(tmp_path: Path) -> None:
     (tmp_path / "test_other.py").write_text("def test_other():\n    pass\n")
 

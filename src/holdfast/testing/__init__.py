@@ -13,9 +13,36 @@
 `Probe` and `until` wait for something and fail with a message that says what they saw.
 """
 
-from holdfast.testing.clock import FakeClock, FrozenRuntime
-from holdfast.testing.crash import CrashPoint
-from holdfast.testing.harness import Drained, Harness, harness
-from holdfast.testing.probes import Probe, until
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast.testing.app_harness import Drained, Harness, harness
+    from holdfast.testing.clock import FakeClock, FrozenRuntime
+    from holdfast.testing.crash import CrashPoint
+    from holdfast.testing.probes import Probe, until
 
 __all__ = ["CrashPoint", "Drained", "FakeClock", "FrozenRuntime", "Harness", "Probe", "harness", "until"]
+
+
+if not TYPE_CHECKING:
+    _MODULES = {
+        "CrashPoint": "crash",
+        "Drained": "app_harness",
+        "FakeClock": "clock",
+        "FrozenRuntime": "clock",
+        "Harness": "app_harness",
+        "Probe": "probes",
+        "harness": "app_harness",
+        "until": "probes",
+    }
+    """The module of each public name. No module has the name of a function here."""
+
+    def __getattr__(name: str) -> Any:
+        """Load a name when it is first used. Every pytest run loads this package, for the plugin."""
+        if name not in _MODULES:
+            raise AttributeError(f"module 'holdfast.testing' has no attribute {name!r}")
+        return getattr(import_module(f"holdfast.testing.{_MODULES[name]}"), name)
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

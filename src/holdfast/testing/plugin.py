@@ -5,6 +5,8 @@ The setting `holdfast_app = "module:name"` says which App, or a fixture `holdfas
 A run of the engine conformance suite also gets the fixtures of `holdfast.testing.conformance` and ends with the table
 of guarantees. The plugin loads them if `holdfast.testing.contract` is among the arguments of pytest, or for
 `--holdfast-engine`.
+
+Every pytest run where Holdfast is installed loads this module. So it imports nothing of Holdfast before it is used.
 """
 
 from collections.abc import Iterator
@@ -16,7 +18,7 @@ import pytest
 
 if TYPE_CHECKING:
     from holdfast.app import App
-    from holdfast.testing.harness import Harness
+    from holdfast.testing.app_harness import Harness
 
 CONFORMANCE = "holdfast.testing.conformance"
 SUITE = "holdfast.testing.contract"
@@ -87,7 +89,7 @@ def holdfast_store(pytestconfig: pytest.Config) -> str:
 @pytest.fixture
 def holdfast(holdfast_app: "App[Any]", holdfast_store: str) -> "Iterator[Harness]":
     """The App with a store of its own and a fake clock, for one test."""
-    from holdfast.testing.harness import harness
+    from holdfast.testing.app_harness import harness
 
     with harness(holdfast_app, store=holdfast_store) as app_harness:
         yield app_harness

@@ -3,8 +3,6 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from holdfast.testing.contract.guarantees import Guarantee
-
 ENGINE = "holdfast_engine"
 GUARANTEE = "holdfast_guarantee"
 
@@ -34,6 +32,9 @@ class GuaranteeTable:
         self._examples[nodeid] = (str(properties[GUARANTEE]), engine, worst)
 
     def lines(self) -> Iterator[str]:
+        # Late: every pytest run where Holdfast is installed loads this module.
+        from holdfast.testing.contract.guarantees import Guarantee
+
         engines = list(dict.fromkeys(engine for _, engine, _ in self._examples.values()))
         counts = Counter(self._examples.values())
         rows = [["guarantee", *engines]]
@@ -45,10 +46,8 @@ class GuaranteeTable:
         for row in rows:
             yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
-    def _cell(self, counts: Mapping[tuple[str, str, str], int], guarantee: Guarantee, engine: str) -> str:
-        held, failed, missing = (
-            counts.get((guarantee.value, engine, verdict), 0) for verdict in (HELD, FAILED, NOT_OFFERED)
-        )
+    def _cell(self, counts: Mapping[tuple[str, str, str], int], guarantee: str, engine: str) -> str:
+        held, failed, missing = (counts.get((guarantee, engine, verdict), 0) for verdict in (HELD, FAILED, NOT_OFFERED))
         if failed:
             return f"{FAILED} {failed} of {held + failed}"
         if held:

@@ -26,7 +26,7 @@ from holdfast.model.records import LaneRecord
 from holdfast.model.states import JobState
 from holdfast.model.text import check_name
 from holdfast.operate.operating import cancel_job, check_done, find_key, find_record
-from holdfast.operate.overview import StoreOverview, read_overview
+from holdfast.operate.overview import StoreOverview, read_overview, sum_of
 from holdfast.operate.queues import did_you_mean, remove_queue
 from holdfast.operate.report import Report, report_of
 from holdfast.operate.searching import Page, Search
@@ -163,7 +163,7 @@ class Control:
 
     async def astats(self, /) -> QueueStatus:
         """All queues together. Its name is empty."""
-        return QueueStatus.sum(await self.aqueues())
+        return sum_of(await self.aqueues())
 
     stats = blocking(astats)
 

@@ -4,7 +4,6 @@ Inside the package, instants are microseconds and a record has fifty fields. Her
 fields that users need. A view is a copy of one moment: read again to see what has changed.
 """
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
@@ -279,11 +278,6 @@ class QueueStatus(Shown):
             cancelled=stats.totals.cancelled,
         )
 
-    def has_unserved(self, workers: "Sequence[WorkerStatus]") -> bool:
-        """True if jobs are due that none of these workers takes. A paused queue has none."""
-        takers = self.takers(workers)
-        return not self.paused and bool(self.due) and (not takers or bool(self.unserved_tasks(workers)))
-
     def unserved_tasks(self, workers: "Sequence[WorkerStatus]") -> tuple[str, ...]:
         """The tasks with queued jobs that none of these workers takes from this queue."""
         served = {task for worker in self.takers(workers) for task in worker.tasks}
@@ -292,26 +286,6 @@ class QueueStatus(Shown):
     def takers(self, workers: "Sequence[WorkerStatus]") -> "list[WorkerStatus]":
         """Those of these workers that take jobs from this queue."""
         return [worker for worker in workers if worker.alive and not worker.stopping and self.queue in worker.queues]
-
-    @classmethod
-    def sum(cls, queues: "Sequence[QueueStatus]") -> "QueueStatus":
-        """The sum over all of them; its queue name is empty."""
-        counts = Counter[JobState]()
-        for queue in queues:
-            counts.update(queue.counts)
-        return cls(
-            queue="",
-            paused=bool(queues) and all(queue.paused for queue in queues),
-            depth=sum(queue.depth for queue in queues),
-            due=sum(queue.due for queue in queues),
-            counts=dict(counts),
-            oldest_due_at=min((q.oldest_due_at for q in queues if q.oldest_due_at is not None), default=None),
-            next_due_at=min((q.next_due_at for q in queues if q.next_due_at is not None), default=None),
-            ready_tasks=tuple(sorted({task for queue in queues for task in queue.ready_tasks})),
-            succeeded=sum(queue.succeeded for queue in queues),
-            failed=sum(queue.failed for queue in queues),
-            cancelled=sum(queue.cancelled for queue in queues),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

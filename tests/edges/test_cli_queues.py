@@ -64,7 +64,7 @@ def test_objects_of_a_status_have_the_fields_of_their_classes(shell: Shell) -> N
         "promise": "durable (every commit synced)",
         "blocked_by": "",
     }
-    assert (queue.pop("kind"), set(queue)) == ("queue", names(QueueStatus) | {"unserved", "unserved_tasks", "status"})
+    assert (queue.pop("kind"), set(queue)) == ("queue", names(QueueStatus) | {"unserved_tasks", "status"})
     assert (worker.pop("kind"), set(worker)) == ("worker", names(WorkerStatus))
     assert (trouble.pop("kind"), trouble["check"], set(trouble)) == (
         *("trouble", "queues"),

@@ -98,7 +98,7 @@ def test_status_names_the_task_that_no_worker_has(shell: Shell) -> None:
     assert text in shell("status").out
     assert text in shell("top", "--interval", "0.1", "--no-events").out
     (queue,) = (each for each in shell("status", "--json").objects if each["kind"] == "queue")
-    assert (queue["unserved"], queue["unserved_tasks"]) == (True, ["retries"])
+    assert (queue["status"], queue["unserved_tasks"]) == ("unknown task", ["retries"])
 
 
 def test_a_queue_without_a_worker_is_marked_before_its_jobs_are_due(shell: Shell) -> None:
@@ -171,8 +171,8 @@ def test_a_lane_is_listed_with_the_state_the_time_and_the_error_of_its_first_job
 def test_why_names_the_two_ways_to_go_on_before_the_retry(shell: Shell) -> None:
     block_lanes(shell, "left")
     output = shell("why", "next-left").out
-    assert "`holdfast jobs trigger head-left` runs it now" in output
-    assert "`holdfast jobs cancel head-left` goes on without it" in output
+    assert "`holdfast jobs trigger head-left` runs it" in output
+    assert "`holdfast jobs cancel head-left` leaves it out" in output
 
 
 # --- lost workers ---

@@ -17,6 +17,7 @@ from holdfast.cli.status import queue_table, word_text
 from holdfast.cli.tables import console, number, state_text, table, text
 from holdfast.cli.watch import present, watch_options
 from holdfast.model.states import JobState
+from holdfast.operate.overview import StoreOverview
 from holdfast.views import LaneStatus, QueueStatus
 
 name_argument = click.argument("name", metavar="NAME")
@@ -37,7 +38,9 @@ def list_(store: Store, name: str | None, interval_s: float | None) -> None:
     if name is not None:
         check_queue(store, name)
     if name is None:
-        present(store, lambda: _queue_view(store), lambda: _print_all(_queues(store)), interval_s)
+        present(
+            store, lambda: queue_table(_queues(store), store.now), lambda: _print_all(_queues(store).queues), interval_s
+        )
     else:
         present(
             store,
@@ -47,9 +50,10 @@ def list_(store: Store, name: str | None, interval_s: float | None) -> None:
         )
 
 
-def _queues(store: Store) -> list[QueueStatus]:
-    if found := store.control.queues():
-        return found
+def _queues(store: Store) -> StoreOverview:
+    overview = store.control.overview()
+    if overview.queues:
+        return overview
     raise NothingMatched("There is no queue yet.")
 
 
@@ -57,13 +61,6 @@ def _lanes(store: Store, name: str) -> list[LaneStatus]:
     if found := store.control.lanes(name):
         return found
     raise NothingMatched(f"Queue {name!r} has no lanes.")
-
-
-def _queue_view(store: Store) -> RenderableType:
-    overview = store.control.overview()
-    if overview.queues:
-        return queue_table(overview, store.now)
-    raise NothingMatched("There is no queue yet.")
 
 
 def _print_all(listed: Sequence[object]) -> None:

@@ -38,16 +38,12 @@ def _print_objects(store: Store) -> None:
     print_json({**asdict(store_facts(store.app)), "blocked_by": store.control.blocked_by()}, kind="store")
     overview = store.control.overview()
     for queue in overview.queues:
-        status = overview.words[queue.queue]
-        print_json({**to_data(queue), **_served_data(queue, overview.workers), "status": status}, kind="queue")
+        more = {"status": overview.words[queue.queue], "unserved_tasks": queue.unserved_tasks(overview.workers)}
+        print_json({**to_data(queue), **more}, kind="queue")
     for worker in overview.workers:
         print_json(worker, kind="worker")
     for finding in overview.troubles:
         print_json(finding, kind="trouble")
-
-
-def _served_data(queue: QueueStatus, workers: Sequence[WorkerStatus]) -> dict[str, object]:
-    return {"unserved": queue.has_unserved(workers), "unserved_tasks": queue.unserved_tasks(workers)}
 
 
 def _view(store: Store) -> RenderableType:

@@ -9,7 +9,6 @@ has two. Two of them are listed only if there is no other: that all workers are 
 has not taken the job. They say nothing about a job that could not be taken anyway.
 """
 
-import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -259,10 +258,7 @@ def _lane(facts: JobFacts, describe: Describe) -> Obstacle:
     worker = head.owner if head.leased else ""
     ends = f"when job {head.id} has ended, and those between them"
     if head.state is JobState.RETRYING and head.due > facts.now:
-        name = shlex.quote(head.id)
-        ends += (
-            f". Sooner: `holdfast jobs trigger {name}` runs it now, `holdfast jobs cancel {name}` goes on without it"
-        )
+        ends += f". Now: `holdfast jobs trigger {head.id}` runs it, `holdfast jobs cancel {head.id}` leaves it out"
     return Obstacle(
         kind=ObstacleKind.LANE,
         text=f"{text} Job {head.id} is first, and is {head.state}: {reason[:1].lower()}{reason[1:]}",

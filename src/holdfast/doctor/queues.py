@@ -14,11 +14,11 @@ from holdfast.model.findings import (
     WORKERS,
     Finding,
 )
-from holdfast.model.instants import MINUTE, SECOND, Instant, Micros
+from holdfast.model.instants import MINUTE, Instant, Micros
 from holdfast.model.observe import QueueStats
 from holdfast.model.states import JobState
 from holdfast.operate.overview import StoreOverview
-from holdfast.operate.words import jobs, names
+from holdfast.operate.words import age, jobs, names
 
 LONG_WAIT_US: Micros = 10 * MINUTE
 
@@ -59,7 +59,7 @@ def _paused(queues: Sequence[QueueStats], now: Instant) -> Iterator[Finding]:
         advice = f"To let it run: holdfast queues resume {stats.queue}"
         if stats.due and waited_us > LONG_WAIT_US:
             yield PAUSED.warning(
-                f"{text}, and {jobs(stats.due, 'are due')} there, the oldest for {_minutes(waited_us)}.", advice
+                f"{text}, and {jobs(stats.due, 'are due')} there, the oldest for {age(waited_us)}.", advice
             )
         else:
             yield PAUSED.note(f"{text}; {jobs(stats.due, 'are due')} there.", advice)
@@ -76,13 +76,13 @@ def _waiting(queues: Sequence[QueueStats], now: Instant) -> Iterator[Finding]:
         if waited_us > LONG_WAIT_US:
             fine = False
             yield WAITING.warning(
-                f"The oldest due job of queue {stats.queue} has waited for {_minutes(waited_us)}; "
+                f"The oldest due job of queue {stats.queue} has waited for {age(waited_us)}; "
                 f"{jobs(stats.due, 'are due')}.",
                 "If workers are alive for it, they do not keep up: start more, raise their concurrency, or look for a "
                 "`concurrency` limit of the task.",
             )
     if fine:
-        yield WAITING.ok(f"No due job of a running queue has waited for {_minutes(LONG_WAIT_US)}.")
+        yield WAITING.ok(f"No due job of a running queue has waited for {age(LONG_WAIT_US)}.")
 
 
 def check_depths(queues: Sequence[QueueStats], limits: Mapping[str, tuple[int, float]]) -> Iterator[Finding]:
@@ -104,9 +104,3 @@ def check_depths(queues: Sequence[QueueStats], limits: Mapping[str, tuple[int, f
             )
     if fine:
         yield DEPTH.ok("No queue is near a limit." if limits else "No queue has a limit.")
-
-
-def _minutes(duration_us: Micros) -> str:
-    return (
-        f"{duration_us / MINUTE:.0f} minutes" if duration_us < 120 * MINUTE else f"{duration_us / SECOND / 3600:.1f} h"
-    )

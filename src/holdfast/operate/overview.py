@@ -5,6 +5,7 @@ of these jobs are read, too, a bounded number: they tell which lanes wait, and w
 """
 
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -12,12 +13,12 @@ from holdfast.core.ended_workers import read_ended_workers
 from holdfast.core.obstacles import clock_text
 from holdfast.engine import Engine
 from holdfast.model.findings import LANES, QUEUES, START_WORKER, TASKS, WORKERS, Finding
-from holdfast.model.instants import SECOND, Instant
+from holdfast.model.instants import Instant
 from holdfast.model.job import JobRecord
 from holdfast.model.observe import Find, QueueStats
 from holdfast.model.records import WorkerRecord
 from holdfast.model.states import JobState, Reason
-from holdfast.operate.words import jobs, names
+from holdfast.operate.words import age, jobs, names
 from holdfast.views import QueueStatus, Shown, WorkerStatus
 
 MAX_RETRYING_JOBS = 50
@@ -43,6 +44,26 @@ class StoreOverview(Shown):
     def has_worker(self) -> bool:
         """True if a worker is alive. A manager is none."""
         return any(worker.alive and not worker.is_manager for worker in self.workers)
+
+
+def sum_of(queues: Sequence[QueueStatus]) -> QueueStatus:
+    """The sum over all of them; its queue name is empty."""
+    counts = Counter[JobState]()
+    for queue in queues:
+        counts.update(queue.counts)
+    return QueueStatus(
+        queue="",
+        paused=bool(queues) and all(queue.paused for queue in queues),
+        depth=sum(queue.depth for queue in queues),
+        due=sum(queue.due for queue in queues),
+        counts=dict(counts),
+        oldest_due_at=min((q.oldest_due_at for q in queues if q.oldest_due_at is not None), default=None),
+        next_due_at=min((q.next_due_at for q in queues if q.next_due_at is not None), default=None),
+        ready_tasks=tuple(sorted({task for queue in queues for task in queue.ready_tasks})),
+        succeeded=sum(queue.succeeded for queue in queues),
+        failed=sum(queue.failed for queue in queues),
+        cancelled=sum(queue.cancelled for queue in queues),
+    )
 
 
 async def read_overview(engine: Engine) -> StoreOverview:
@@ -139,7 +160,7 @@ def _worker_troubles(
         place = f"{one.worker} (on {one.host or 'an unknown host'}, pid {one.pid}"
         if one.worker in managers and one.worker not in live and one.worker not in ended:
             yield WORKERS.warning(
-                f"Worker {place}) has sent no heartbeat for {_age(one.seen, now)}, and its manager "
+                f"Worker {place}) has sent no heartbeat for {age(now - one.seen)}, and its manager "
                 f"{managers[one.worker]} sees its process: it is stopped, or hangs. It is not replaced.",
                 f"Let it go on (kill -CONT {one.pid}), or kill it (kill -KILL {one.pid}): then it is replaced.",
             )
@@ -152,19 +173,9 @@ def _worker_troubles(
             had_jobs = True
     if lost:
         count = "1 worker lost" if len(lost) == 1 else f"{len(lost)} workers lost, the last"
-        found = f"{count} {_age(max(seen for seen, _ in lost.values()), now)} ago"
-        text = names(text for _, text in lost.values())
-        yield (
-            WORKERS.warning(
-                f"{found}, with jobs: {text}.",
-                "A live worker takes these over: at once if it is on the same host, else when their leases have run "
-                "out. Look into the log of the lost worker, and see that another is alive.",
-            )
-            if had_jobs
-            else WORKERS.note(f"{found}, with no job: {text}.", "A record is removed an hour after its last heartbeat.")
+        found = f"{count} {age(now - max(seen for seen, _ in lost.values()))} ago"
+        yield (WORKERS.warning if had_jobs else WORKERS.note)(
+            f"{found}, with {'' if had_jobs else 'no '}jobs: {names(text for _, text in lost.values())}.",
+            "Look into its log. A live worker takes over its jobs: at once if it is on the same host, else when their "
+            "leases have run out. A record is removed an hour after its last heartbeat.",
         )
-
-
-def _age(instant: Instant, now: Instant) -> str:
-    age_s = (now - instant) / SECOND
-    return f"{age_s:.0f} s" if age_s < 120 else f"{age_s / 60:.0f} min"

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+from holdfast.model.instants import MINUTE, SECOND, Micros
+
 MAX_NAMED = 5
 
 
@@ -24,3 +26,13 @@ def jobs(number: int, verb: str = "") -> str:
     if number == 1:
         verb = verb.replace("are ", "is ").replace("have ", "has ")
     return f"{number:,} job{'' if number == 1 else 's'} {verb}".rstrip()
+
+
+def age(duration_us: Micros) -> str:
+    """
+    >>> age(40 * SECOND), age(5 * MINUTE), age(180 * MINUTE)
+    ('40 s', '5 minutes', '3.0 h')
+    """
+    if duration_us < 2 * MINUTE:
+        return f"{duration_us / SECOND:.0f} s"
+    return f"{duration_us / MINUTE:.0f} minutes" if duration_us < 120 * MINUTE else f"{duration_us / MINUTE / 60:.1f} h"

@@ -122,7 +122,7 @@ def test_a_silent_worker_is_a_warning_if_it_had_jobs() -> None:
     (text,) = [one.found for one in check_workers(seen_now(worker(**silent, busy=2), alive))]
     assert text == "1 worker lost 31 s ago, with jobs: w (on web-1, pid 17, silent)."
     (text,) = [one.found for one in check_workers(seen_now(worker("a", **silent), worker("b", **silent), alive))]
-    assert text.startswith("2 workers lost, the last 31 s ago, with no job: a (on")
+    assert text.startswith("2 workers lost, the last 31 s ago, with no jobs: a (on")
 
 
 def test_a_stopped_child_of_a_live_manager_is_a_warning() -> None:

@@ -161,6 +161,15 @@ async def test_a_connection_that_always_ends_while_it_is_made_is_made_twice() ->
     assert made == 2
 
 
+async def test_a_server_without_a_free_connection_says_so() -> None:
+    with private_server() as server:
+        server.configure(requirepass="", maxclients=1)  # the connection that the test itself has
+        for _ in range(20):
+            with pytest.raises(EngineUnavailable, match=r"max number of clients reached\. Raise its maxclients"):
+                await connector(f"redis://127.0.0.1:{server.port}/0")()
+        server.configure(requirepass=server.password, maxclients=1000)
+
+
 async def test_a_closed_primary_opens_no_connection_any_more(redis_server: RedisServer) -> None:
     async with primary_at(redis_server.url()) as primary:
         await primary.call("r:", [b"get", b"1"])

@@ -183,16 +183,19 @@ class RedisConnector:
     async def _connect(
         self, timeout_s: float, connect_timeout_s: float | None, protocol: int, on_push: OnPush | None
     ) -> Connection:
+        login_worked = self.login_worked
         driver = await self.open_driver(connect_timeout_s, protocol=protocol)
         connection = Connection.take_over(driver, timeout_s, on_push)
-        connection.request("CLIENT", "SETNAME", CLIENT_NAME)  # a user without this right connects, too
         try:
             await connection.read_server()
-        except failures.ConnectionLost as error:
+        except (failures.ConnectionLost, failures.ReplyError) as error:
+            connection.close()
+            self.login_worked = login_worked
             raise self._failed(error) from error
         except BaseException:
             connection.close()
             raise
+        connection.request("CLIENT", "SETNAME", CLIENT_NAME)  # a user without this right connects, too
         return connection
 
     async def open_driver(self, connect_timeout_s: float | None = None, *, protocol: int = 2) -> AbstractConnection:
@@ -241,6 +244,8 @@ class RedisConnector:
         else:
             driver = SSLConnection(**address.tls, host=address.host, port=address.port, **options)
             tls = {"ssl": self._tls_context(driver), "server_hostname": address.host}
+        for name in ("driver_info", "lib_name", "lib_version"):  # no CLIENT SETINFO: it hides a refusal
+            setattr(driver, name, None)
         open_socket = partial(_open_socket, driver, address, tls, may_lack_tls=not self.login_worked)
         driver._connect = open_socket  # type: ignore[method-assign]
         return driver

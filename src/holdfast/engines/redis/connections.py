@@ -23,6 +23,7 @@ from holdfast.runtime import call_later
 pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
 """The bytes of a request. Takes a tuple of bytes, text and numbers."""
 
+NO_CONNECTION = ("max number of clients", "protected mode", "Authentication required")
 RUN_CHARACTERS = 16  # of 40
 
 _NO_REPLY = object()
@@ -91,8 +92,13 @@ class Connection(asyncio.Protocol):
         return not select.select([self._socket.fileno()], [], [], 0)[0]
 
     async def read_server(self) -> None:
-        """Ask the server what it is."""
+        """Ask the server what it is. Raises `ReplyError` if it accepts no connection.
+
+        It says that in its first reply and ends the connection. A second request could fail before that is read.
+        """
         reply = await self.request("INFO", "server")
+        if isinstance(reply, ReplyError) and any(words in reply.text for words in NO_CONNECTION):
+            raise reply
         if isinstance(reply, bytes):  # else the user may not ask
             lines = reply.decode(errors="replace").splitlines()
             self.server = dict(line.split(":", 1) for line in lines if ":" in line and not line.startswith("#"))

@@ -217,23 +217,28 @@ class EnqueueMerger:
 
     def _start_writing(self) -> None:
         self._writes += 1
-        self._runtime.spawn(self._write_all(), name="holdfast enqueue")
+        self._runtime.spawn(self._write_all(), name="holdfast enqueue").add_done_callback(self._on_end)
+
+    def _on_end(self, task: "asyncio.Task[None]") -> None:
+        """PF3: other code may have cancelled the task, also before its first step. If the event loop ends, all callers
+        have been cancelled before."""
+        self._writes -= 1
+        if not self._writes and not all(answer.done() for _, answer in self._waiting):
+            self._start_writing()
 
     async def _write_all(self) -> None:
-        try:
-            while batch := self._next_batch():
+        while batch := self._next_batch():
+            try:
                 if self._divides_by_queue:
                     await asyncio.gather(*map(self._write_batch, _by_queue(batch)))
                 else:
                     await self._write_batch(batch)
-                await self._runtime.sleep(0)  # callers with an answer enqueue their next jobs: all in one write
-        except BaseException:  # cancelled, with the loop
-            for _, answer in self._waiting:
-                answer.cancel()
-            self._waiting.clear()
-            raise
-        finally:
-            self._writes -= 1
+            except BaseException:  # cancelled
+                for group, answer in batch:
+                    ids = [job.id for job in group.jobs]
+                    _fail(answer, OutcomeUnknown(verb="enqueue", job_ids=ids, engine=self._engine.scheme))
+                raise
+            await self._runtime.sleep(0)  # callers with an answer enqueue their next jobs: all in one write
 
     def _next_batch(self) -> list[_WaitingGroup]:
         batch: list[_WaitingGroup] = []

@@ -161,6 +161,47 @@ async def test_a_cancelled_caller_does_not_cancel_the_others(jobs: App[object], 
     assert writes == [2]
 
 
+async def test_callers_are_answered_if_other_code_cancels_the_merging_task_before_its_first_step(
+    jobs: App[object], resize: Task[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks: list[asyncio.Task[Any]] = []
+    spawn = jobs.runtime.spawn
+
+    def spawn_and_cancel_first(coro: Any, *, name: str) -> asyncio.Task[Any]:
+        tasks.append(spawn(coro, name=name))
+        if len(tasks) == 1:
+            tasks[0].cancel()
+        return tasks[-1]
+
+    monkeypatch.setattr(jobs.runtime, "spawn", spawn_and_cancel_first)
+    answers = await at_once(jobs, GatedEngine(), *(resize.using(id=f"{n}").aenqueue(f"{n}") for n in range(4)))
+    assert [handle.id for handle in answers] == [str(n) for n in range(4)]
+    assert [task.get_name() for task in tasks] == ["holdfast enqueue"] * 2
+
+
+async def test_callers_whose_write_is_cancelled_by_other_code_get_an_unknown_outcome(
+    jobs: App[object], resize: Task[[str], str]
+) -> None:
+    engine = GatedEngine()
+    with jobs.swapped(engine, jobs.runtime):
+        await jobs.aopen()
+        merger = jobs._store.process.per_loop().merger
+        calls = [asyncio.ensure_future(resize.using(id=f"{n}").aenqueue(f"{n}")) for n in range(4)]
+        await eventually(lambda: len(merger._waiting) == 3)
+        calls[0].cancel()  # it wrote alone; the others share the next write
+        await eventually(lambda: not merger._waiting)
+        (writing,) = [task for task in asyncio.all_tasks() if task.get_name() == "holdfast enqueue"]
+        later = asyncio.ensure_future(resize.using(id="later").aenqueue("later"))
+        await eventually(lambda: merger._waiting)
+        writing.cancel()
+        answers = await asyncio.gather(*calls[1:], return_exceptions=True)
+        engine.gate.set()
+        assert (await later).created
+    assert [(type(answer), getattr(answer, "job_ids", ())) for answer in answers] == [
+        (OutcomeUnknown, (f"{n}",)) for n in (1, 2, 3)
+    ]
+
+
 async def test_a_merge_holds_a_thousand_jobs_or_a_mebibyte(jobs: App[object], resize: Task[[str], str]) -> None:
     engine = GatedEngine()
     batches = [[resize.draft(str(n)) for n in range(400)] for _ in range(6)]

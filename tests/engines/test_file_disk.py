@@ -1,6 +1,8 @@
 """The disk under a file store: it is full, or it is copied while processes write. No acknowledged job is lost."""
 
+import errno
 import logging
+import os
 import shutil
 import stat
 import subprocess
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from file_engine import file_store, read_ids, runner_of
+from intercepted_files import Call, InterceptedFiles
 from opened_engine import opened_engine
 from small_disk import SmallDisk, runtime_on
 from sqlite_store import a_claim, job, success
@@ -20,6 +23,7 @@ from holdfast.engines.file.engine import FileEngine
 from holdfast.engines.file.runner import LEAST_RESERVE_BYTES, MOST_RESERVE_BYTES
 from holdfast.engines.reserve import REFILL_INTERVAL_US
 from holdfast.errors import HoldfastError, StorageFull
+from holdfast.files import Files
 from holdfast.model.job import JobKey
 from holdfast.model.limits import MOST_RESOLVED
 from holdfast.model.produce import Enqueue, Group, NewJob, Parent
@@ -133,6 +137,30 @@ async def test_no_snapshot_takes_the_space_of_the_reserve(tmp_path: Path) -> Non
             await engine.settle(*map(success, leases))
         assert {found.name for found in (path / "holdfast").glob("*.snapshot")} == before
         assert (await engine.stats()).queues[0].depth == 0
+
+
+async def test_a_disk_without_free_inodes_is_reported_once_and_not_with_every_write(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(call: Call) -> None:
+        if call.verb == "create":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def segments() -> int:
+        return len(list((tmp_path / "jobs" / "holdfast").glob("*.journal")))
+
+    runtime = SystemRuntime()
+    runtime.fs = disk = InterceptedFiles(Files(), tmp_path)
+    async with opened_engine(file_store(tmp_path / "jobs", runtime=runtime, segment_bytes=65_536)) as engine:
+        disk.before = fail
+        for number in range(10):
+            await engine.enqueue(job(f"{number}", payload=bytes(20_000)))
+        assert sum("could not go on in a new file" in message for message in caplog.messages) == 1
+        assert segments() == 1
+        disk.before = lambda call: None
+        runner_of(engine)._compaction._next_try_us = 0  # as if the pause were over
+        await engine.enqueue(job("after"))
+        assert segments() == 2
 
 
 async def test_the_reserve_grows_with_the_jobs_that_wait_up_to_a_limit(tmp_path: Path) -> None:

@@ -36,6 +36,8 @@ TAKE_OVER_AT = 2
 
 TAKE_OVER_PAUSE_US = 60 * SECOND
 """Between two tries of a process to take over. If snapshots fail, every try costs a segment and all of their writes."""
+RETRY_PAUSE_US = 10 * SECOND
+"""After a segment that could not be made, as without a free inode. The journal goes on in the old one."""
 
 
 class CompactionEnded(Exception):
@@ -54,6 +56,8 @@ class Compaction:
         """The last segment whose beginning this process has seen."""
         self._next_take_over_us = 0
         """On the monotonic clock."""
+        self._next_try_us = 0
+        """On the monotonic clock."""
         self._must_end = runtime.event()
         self._thread: Any = None
 
@@ -62,6 +66,8 @@ class Compaction:
         journal = self._journal
         is_long = journal.needs_rotation
         if not is_long and journal.position.segment == self._seen_segment:
+            return
+        if self._runtime.monotonic() < self._next_try_us:
             return
         lock: FileLock | None = None
         try:
@@ -77,6 +83,7 @@ class Compaction:
                     lock.close()
                 raise
         except (EngineError, OSError, RuntimeError) as error:  # RuntimeError: the system starts no more threads
+            self._next_try_us = self._runtime.monotonic() + RETRY_PAUSE_US
             log.warning(
                 "%s: the journal could not go on in a new file (%s). It is tried again.", self._folder.path, error
             )

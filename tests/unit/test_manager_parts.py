@@ -38,6 +38,16 @@ def test_the_first_restart_comes_at_once_and_each_further_one_later() -> None:
     assert LONGEST_DELAY_US == 30 * SECOND
 
 
+def test_the_delay_stays_short_for_children_that_have_worked() -> None:
+    restarts, now, delays = Restarts(), 100 * SECOND, []
+    for _ in range(10):
+        created_at, now = now + 1, now + 2 * SECOND
+        restarts.note_end(created_at, created_at + SECOND, now)
+        delays.append((restarts.not_before - now) / SECOND)
+        now = restarts.not_before
+    assert delays == [0, 0.5, 1, 1, 1, 1, 1, 1, 1, 1]
+
+
 def test_children_that_die_together_count_once() -> None:
     restarts = Restarts()
     for _ in range(8):

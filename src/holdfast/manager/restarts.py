@@ -1,9 +1,10 @@
 """When a manager may start a child again after one has ended by itself.
 
 The first restart comes at once. A child that ends soon after its start, or before it has started, delays the next one;
-the delay doubles each time. Children that were started before the last failure belong to the same incident, such as
-eight children that are killed together, and count once. A child that was started after it and has worked for
-`HEALTHY_US` ends the delays.
+the delay doubles each time. It stays short if the child had begun to work: its jobs may have killed it, and the losses
+of a job are limited. Children that were started before the last failure belong to the same incident, such as eight
+children that are killed together, and count once. A child that was started after it and has worked for `HEALTHY_US`
+ends the delays.
 """
 
 from holdfast.model.instants import SECOND, Micros
@@ -12,6 +13,7 @@ HEALTHY_US: Micros = 10 * SECOND
 """A child that has worked this long works."""
 FIRST_DELAY_US: Micros = SECOND // 2
 LONGEST_DELAY_US: Micros = 30 * SECOND
+LONGEST_DELAY_AFTER_WORK_US: Micros = SECOND
 
 
 class Restarts:
@@ -33,7 +35,8 @@ class Restarts:
         if not self.failures or created_at > self._failed_at:
             self.failures += 1
             self._failed_at = now
-            self.not_before = now + _delay_us(self.failures)
+            longest_us = LONGEST_DELAY_US if running_since is None else LONGEST_DELAY_AFTER_WORK_US
+            self.not_before = now + min(_delay_us(self.failures), longest_us)
 
     def note_running(self, created_at: Micros, running_since: Micros, now: Micros) -> None:
         """A child works."""
@@ -47,4 +50,4 @@ class Restarts:
 
 
 def _delay_us(failures: int) -> Micros:
-    return 0 if failures <= 1 else int(min(FIRST_DELAY_US * 2 ** min(failures - 2, 10), LONGEST_DELAY_US))
+    return 0 if failures <= 1 else int(FIRST_DELAY_US * 2 ** min(failures - 2, 10))

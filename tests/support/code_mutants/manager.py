@@ -50,6 +50,14 @@ MUTANTS = (
         (PARTS,),
     ),
     Mutant(
+        "the restart of a child that had worked is delayed like any other",
+        "manager/restarts.py",
+        "LONGEST_DELAY_US if running_since is None else LONGEST_DELAY_AFTER_WORK_US",
+        "LONGEST_DELAY_US",
+        "Beside jobs that kill their workers, all other jobs wait for minutes.",
+        (PARTS,),
+    ),
+    Mutant(
         "children that die together count each",
         "manager/restarts.py",
         "if not self.failures or created_at > self._failed_at:",

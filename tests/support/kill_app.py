@@ -56,6 +56,19 @@ async def poison(ctx: Context) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@jobs.task(name="segfault")
+async def segfault(ctx: Context) -> None:
+    """Kills its worker, as code with a bad pointer does."""
+    note("start", ctx.job.id, ctx.attempt, ctx.fence)
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+@jobs.task(name="healthy")
+async def healthy(ctx: Context) -> None:
+    note("start", ctx.job.id, ctx.attempt, ctx.fence)
+    await asyncio.sleep(0.05)
+
+
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # in force again when the worker has ended: tests send it repeatedly
     print("ready", flush=True)

@@ -78,6 +78,16 @@ class WorkerProcesses:
         else:
             del self.processes[index]
 
+    def replace_ended(self) -> int:
+        """Start a new one for each that has ended by itself, as a supervisor does. Returns how many."""
+        ended = [index for index, process in enumerate(self.processes) if process.poll() is not None]
+        for index in ended:
+            stdout = self.processes[index].stdout
+            if stdout is not None:
+                stdout.close()
+            self.processes[index] = self._start()
+        return len(ended)
+
     async def kill_runner_of(self, job: str) -> None:
         """Kill the process that runs this job, which must be one that does not end by itself."""
         self.kill_one((await self.first_run(job)).pid)

@@ -139,6 +139,7 @@ class SteppedWorker:
         stop_request = StopRequest(self._time, settings.grace)
         self._services = WorkerServices(self._app_view, spec, self._state, stop_request, until_empty=False)
         self._services.exchanger.on_progress = self._progress
+        self._services.exchanger.suspects.enabled = False
         self._service_by_name: dict[str, Service] = {each.name: each for each in self._services.supervisor.services}
 
     def _all_queues(self) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from holdfast.model.work import Claim, QueueClaim, TaskClaim
 from holdfast.runtime import Runtime
 from holdfast.worker.execution_plan import ExecutionPlan
 from holdfast.worker.slots import Slots
+from holdfast.worker.suspects import Suspects
 
 ALONE_TURN_US: Micros = 30 * SECOND
 """Tasks that run alone get a turn this often: the worker then claims nothing until its other jobs have ended."""
@@ -37,6 +38,7 @@ class Claims:
         self._queues = tuple(queues)
         self._plans = tuple(plans)
         self._slots = slots
+        self.suspects = Suspects(runtime, slots)
         self._prefetch = prefetch
         self._strict = strict
         self.is_paused = is_paused
@@ -60,7 +62,11 @@ class Claims:
         """
         limit = self._slots.free_slots + ahead
         prefetch = max(0, self._prefetch - len(self._slots.assigned))
+        if self.suspects.one_by_one:
+            limit, prefetch = min(limit, 1), 0
         if not limit + prefetch or not self._task_claims or self._slots.closed or self.is_paused():
+            return None
+        if self.suspects.present:
             return None
         queues = self._rotated(self._with_limits() if self._limited else self._claims_without_limits)
         alone = frozenset(name for plan in self._plans if plan.runs_alone for name in plan.names)

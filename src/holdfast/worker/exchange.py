@@ -76,6 +76,7 @@ class Exchanger(Service):
         self._resender = resender
         self._slots = slots
         self._claims = claims
+        self.suspects = claims.suspects
         self._plans = plans
         self._reporter = reporter
         self._poll_s = poll_s
@@ -164,7 +165,7 @@ class Exchanger(Service):
         claim = None if in_parallel else self.next_claim()
         if claim is None and not batch and not started:
             self._check_idle()
-            return None
+            return self.suspects.next_check_s
         delay = await self.exchange(batch, started, claim)
         if claim is not None:  # else the parallel claim may have run before this settled
             self._check_idle()
@@ -209,6 +210,8 @@ class Exchanger(Service):
         for attempt, status in zip(started, answer.started, strict=True):
             self._apply_start_status(attempt, status)
         self._start_leases(answer.leases, sent_at)
+        if self.suspects.present:
+            self.waker.wake()  # perhaps it may start now
         await self._report_empty(settlements, answer)
         return self._next_poll(claim, answer)
 
@@ -264,16 +267,26 @@ class Exchanger(Service):
         plans, slots = self._plans, self._slots
         late_us = self.runtime.boot() - sent_at
         ready: list[LeasedAttempt] = []
+        one_by_one = self.suspects.one_by_one
+        suspect = self.suspects.choose(leases, plans)
+        if suspect is not None:
+            self._give_back_unstarted()
+        elif one_by_one:
+            self.waker.wake()  # claim for the other slots, too
+        apart = suspect is not None or self.suspects.present
         for lease in leases:
             plan = plans.get(lease.task)
             if plan is None:
                 self._refuse(lease)
                 continue
             attempt = LeasedAttempt(lease, plan, sent_at)
-            if not self._accepting or (late_us > SECOND and late_us > fence_age(lease.lease_len)):
+            late = late_us > SECOND and late_us > fence_age(lease.lease_len)
+            if not self._accepting or late or (apart and lease is not suspect):
                 slots.attempts[lease.token] = attempt
-                # The worker stops, or the answer took so long that the lease is nearly over.
+                # The worker stops, or the lease is nearly over because the answer took so long, or nothing may start.
                 self.settle_unstarted(attempt)
+            elif lease is suspect:
+                self.suspects.admit(attempt)
             elif slots.admit(attempt):
                 ready.append(attempt)
         if ready:
@@ -313,8 +326,9 @@ class Exchanger(Service):
 
     def start_waiting(self) -> None:
         """Start the waiting attempts that may start now. The next exchange sends their starts to the store."""
-        startable = self._slots.pop_startable() if self._accepting else ()
+        startable = self._slots.pop_startable() if self._accepting and not self.suspects.waits else ()
         if startable:
+            self.suspects.note_start()
             self._started += [attempt for attempt in startable if attempt.lease.state is JobState.ASSIGNED]
             self._report_started(startable, self.engine_now())
             self._runner.run(startable)
@@ -372,9 +386,12 @@ class Exchanger(Service):
     def stop_accepting(self) -> None:
         """Claim nothing more, and release the attempts that have not started."""
         self._accepting = False
+        self._give_back_unstarted()
+        self.waker.wake()
+
+    def _give_back_unstarted(self) -> None:
         for attempt in self._runner.take_back_all():
             self._slots.end(attempt)
             self.settle_unstarted(attempt)
         for attempt in self._slots.take_back_all():
             self.settle_unstarted(attempt)
-        self.waker.wake()

@@ -2,8 +2,8 @@
 
 A lease is in `attempts` from the claim until the store has answered its settlement; the keeper renews all of them. An
 attempt takes a slot from when it may start until its handler has ended. Two kinds of attempts wait. Those in `assigned`
-were prefetched, or claimed ahead (`parallel_claim.py`), and take no slot. Those in `at_task_limit` have a slot, but
-their task has reached its `concurrency`.
+were prefetched, or claimed ahead (`parallel_claim.py`), and take no slot. Those in `waiting_in_slot` have one, but
+their task has reached its `concurrency`, or they must start apart (`suspects.py`).
 """
 
 from collections import Counter, deque
@@ -24,7 +24,7 @@ class Slots:
         self.reserved = 0
         """Slots that a claim in flight may fill."""
         self.assigned: deque[LeasedAttempt] = deque()
-        self.at_task_limit: deque[LeasedAttempt] = deque()
+        self.waiting_in_slot: deque[LeasedAttempt] = deque()
         self._per_queue: Counter[str] = Counter()
         self.ended_count = 0
         """Attempts whose handlers have ended."""
@@ -45,28 +45,28 @@ class Slots:
         limit = self.queue_limits.get(queue)
         return None if limit is None else max(0, limit - self._per_queue[queue])
 
-    def admit(self, attempt: LeasedAttempt) -> bool:
-        """Add a new lease. True if its handler may start at once."""
+    def admit(self, attempt: LeasedAttempt, *, waits: bool = False) -> bool:
+        """Add a new lease. True if its handler may start at once, which it must not if it `waits`."""
         self.attempts[attempt.lease.token] = attempt
         attempt.plan.held_count += 1
         if attempt.lease.state is JobState.ASSIGNED or self.busy >= self.size or self.closed:
             self.assigned.append(attempt)
             return False
         self._occupy(attempt)
-        if attempt.plan.full:
-            self.at_task_limit.append(attempt)
+        if waits or attempt.plan.full:
+            self.waiting_in_slot.append(attempt)
             return False
         attempt.plan.running_count += 1
         return True
 
     def pop_startable(self) -> list[LeasedAttempt]:
-        """Remove and return the waiting attempts that may start: first `at_task_limit`, then `assigned`."""
-        if (not self.at_task_limit and not self.assigned) or self.closed:
+        """Remove and return the waiting attempts that may start: first `waiting_in_slot`, then `assigned`."""
+        if (not self.waiting_in_slot and not self.assigned) or self.closed:
             return []
         startable: list[LeasedAttempt] = []
-        for attempt in tuple(self.at_task_limit):
+        for attempt in tuple(self.waiting_in_slot):
             if not attempt.plan.full:
-                self.at_task_limit.remove(attempt)
+                self.waiting_in_slot.remove(attempt)
                 attempt.plan.running_count += 1
                 startable.append(attempt)
         for attempt in tuple(self.assigned):
@@ -81,12 +81,12 @@ class Slots:
 
     def take_back_all(self) -> list[LeasedAttempt]:
         """Remove and return all waiting attempts. Their slots are free again; their leases are still held."""
-        waiting = [*self.at_task_limit, *self.assigned]
-        for attempt in self.at_task_limit:
+        waiting = [*self.waiting_in_slot, *self.assigned]
+        for attempt in self.waiting_in_slot:
             self._vacate(attempt)
         for attempt in waiting:
             attempt.plan.held_count -= 1
-        self.at_task_limit.clear()
+        self.waiting_in_slot.clear()
         self.assigned.clear()
         return waiting
 
@@ -94,8 +94,8 @@ class Slots:
         """Remove an attempt that waits. False: it does not wait (any more)."""
         if attempt in self.assigned:
             self.assigned.remove(attempt)
-        elif attempt in self.at_task_limit:
-            self.at_task_limit.remove(attempt)
+        elif attempt in self.waiting_in_slot:
+            self.waiting_in_slot.remove(attempt)
             self._vacate(attempt)
         else:
             return False

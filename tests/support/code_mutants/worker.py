@@ -22,8 +22,8 @@ MUTANTS = (
     Mutant(
         "a lease that came after its fence is run",
         "worker/exchange.py",
-        "if not self._accepting or (late_us > SECOND and late_us > fence_age(lease.lease_len)):",
-        "if not self._accepting:",
+        "late = late_us > SECOND and late_us > fence_age(lease.lease_len)",
+        "late = False",
         "A handler begins on a lease that is nearly over, or over.",
         (
             "tests/services/worker/test_exchange_bounds.py::test_a_lease_whose_answer_came_after_its_fence_is_given_back_unstarted",
@@ -426,5 +426,30 @@ MUTANTS = (
         "    if True:\n",
         "Error trackers get failures without an exception.",
         ("tests/services/worker/test_reporting.py::test_the_record_of_a_failure_has_its_exception",),
+    ),
+    # Suspects
+    Mutant(
+        "jobs that have lost a worker start together",
+        "worker/suspects.py",
+        "if lease.losses and",
+        "if lease.losses > 5 and",
+        "A job that kills its worker makes dead letters of its neighbours.",
+        (f"{W}/test_suspects.py",),
+    ),
+    Mutant(
+        "a job that has lost a worker starts beside others",
+        "worker/suspects.py",
+        "return self.present and len(self._slots.attempts) > 1 and",
+        "return False and",
+        "Jobs that run, and those that were given back, count the losses of a job that kills its worker.",
+        (f"{W}/test_suspects.py",),
+    ),
+    Mutant(
+        "a worker claims beside a job that starts apart",
+        "worker/claims.py",
+        "if self.suspects.present:",
+        "if False:",
+        "Jobs are claimed and given back again and again while a job that has lost a worker runs.",
+        (f"{W}/test_suspects.py",),
     ),
 )

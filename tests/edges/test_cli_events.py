@@ -12,7 +12,7 @@ import pytest
 from command_line import Shell
 from eventually import eventually_now
 
-from holdfast import events
+from holdfast import ErrorInfo, events
 from holdfast.cli.event_text import describe
 from holdfast.cli.events import ALL_KINDS, ReceivedEvents
 from holdfast.runtime import SystemRuntime
@@ -99,6 +99,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "LoopBlocked": {"blocked": 1, "stack": ""},
     "SoftLimit": {"depth": 5, "limit": 4},
     "HistoryLost": {"store": "s"},
+    "StoreError": {"store": "s", "error": ErrorInfo("E", "no answer", "")},
     "UnknownTask": {"task": "t", "queue": "q"},
 }
 

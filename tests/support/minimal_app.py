@@ -104,6 +104,7 @@ class MinimalApp:
         self.registry = {task.policy.name: task for task in tasks}
         self.middlewares = list(middlewares)
         self.lifespan = lifespan
+        self.address = "memory://"
         self.bus = Bus(self.runtime)
         self.config = Config(worker=WorkerSettings(**settings))
 

@@ -81,6 +81,8 @@ def _describe_rest(event: events.Event) -> EventText | None:
             return EventText("unknown", "", f"no live worker has task {cut(event.task, LONGEST_TEXT)}", "red")
         case events.HistoryLost():
             return EventText("lost", "", "the store has lost acknowledged jobs", "red")
+        case events.StoreError():
+            return EventText("error", "", _cause(event.error, None, ""), "red")
         case _:
             return None
 

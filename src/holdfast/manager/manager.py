@@ -33,11 +33,12 @@ from holdfast.manager.upkeep import LossReaper, LostChildren, ManagerHeartbeat, 
 from holdfast.model.check import name as check_name
 from holdfast.model.instants import SECOND, Seconds
 from holdfast.model.text import shown
-from holdfast.service import Service, StoreOutage, Supervisor, try_step
+from holdfast.service import Service, Supervisor, try_step
 from holdfast.worker.execution_plan import ExecutionPlan
 from holdfast.worker.handler_threads import HandlerThreads
 from holdfast.worker.hooks import Hooks
 from holdfast.worker.listener import NotificationListener
+from holdfast.worker.outage import EmittedOutage
 from holdfast.worker.protocols import WorkerApp
 from holdfast.worker.reporting import Reporter
 from holdfast.worker.slots import Slots
@@ -259,7 +260,7 @@ class Manager:
         supervisor = Supervisor(
             runtime,
             (children, scaler, heartbeat, lost, reaper, listener),
-            outage=StoreOutage(runtime),
+            outage=EmittedOutage(runtime, app.bus, app.address),
             on_ended=on_ended,
         )
         try:

@@ -208,3 +208,9 @@ class HistoryLost(StoreEvent, frozen=True, kw_only=True):
     """It has lost jobs that it had acknowledged, under the names `keys`. Each process that used it emits this once."""
 
     keys: str = ""
+
+
+class StoreError(StoreEvent, frozen=True, kw_only=True):
+    """Calls of a worker or manager to the store fail. Emitted for the first error of each class, until one succeeds."""
+
+    error: ErrorInfo

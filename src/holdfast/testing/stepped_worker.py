@@ -75,6 +75,10 @@ class HarnessApp:
         return self._app.lifespan
 
     @property
+    def address(self) -> str:
+        return self._app.address
+
+    @property
     def bus(self) -> Bus:
         return self._app.bus
 

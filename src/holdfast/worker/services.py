@@ -50,6 +50,7 @@ from holdfast.worker.isolated import IsolatedHandlers
 from holdfast.worker.keeper import HEARTBEAT_US, Keeper
 from holdfast.worker.listener import NotificationListener
 from holdfast.worker.loop_watcher import LoopWatcher
+from holdfast.worker.outage import EmittedOutage
 from holdfast.worker.parallel_claim import ParallelClaim
 from holdfast.worker.protocols import HandledTask, WorkerApp
 from holdfast.worker.pruner import Pruner
@@ -120,7 +121,7 @@ class WorkerServices:
         ]
         self._middleware = app.middlewares
         self._plans = {name: plan for plan in plans for name in plan.names}
-        poll_s, outage = settings.poll_interval, StoreOutage(runtime)
+        poll_s, outage = settings.poll_interval, EmittedOutage(runtime, app.bus, app.address)
         claims = Claims(
             runtime,
             worker=spec.worker,

@@ -35,6 +35,7 @@ TOLD: list[events.Event] = [
     events.SoftLimit(at=19, queue="q", depth=80, limit=100),
     events.UnknownTask(at=20, queue="q", task="t", job_id="j"),
     events.HistoryLost(at=21, store="127.0.0.1:6379/0", keys="holdfast:*"),
+    events.StoreError(at=22, store="127.0.0.1:6379/0", error=ERROR),
 ]
 
 

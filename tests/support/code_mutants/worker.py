@@ -346,6 +346,14 @@ MUTANTS = (
         ("tests/services/worker/test_service.py",),
     ),
     Mutant(
+        "every failed call of an outage is an event",
+        "worker/outage.py",
+        "len(self._logged_at) > before and ",
+        "",
+        "A listener that sends a message to a person sends thousands of them during one outage.",
+        ("tests/services/worker/test_outage.py::test_each_class_of_error_of_an_outage_is_one_event",),
+    ),
+    Mutant(
         "a store that is back wakes only the part that noticed",
         "service.py",
         "        for waker in self._pausing:\n            waker.wake()",

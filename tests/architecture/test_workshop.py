@@ -57,6 +57,19 @@ def test_every_dependency_is_pinned() -> None:
     assert {canonical(asked) for asked in asked} - {canonical(pin) for pin in pins()} <= {"holdfast"}
 
 
+def test_the_package_names_every_framework_that_it_has_a_part_for() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    names = {name.partition(" :: ")[2] for name in project["classifiers"] if name.startswith("Framework :: ")}
+    assert {"Django", "Pytest"} <= names
+    assert "Operating System :: POSIX :: Linux" in project["classifiers"]  # the one on which all tests run
+
+
+def test_the_readme_says_where_its_links_work_until_the_package_has_a_public_address() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert ("urls" in project) != ("they do not work on a package index" in readme)
+
+
 @pytest.mark.parametrize("page", DOCS, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_in_the_docs_lead_somewhere(page: Path) -> None:
     assert broken_links(page, page.read_text(encoding="utf-8")) == []

@@ -36,7 +36,10 @@ _QUOTED = re.compile(r"""value (?:'.*'|".*"|-?\d+)""", re.DOTALL)
 
 @runtime_checkable
 class Codec(Protocol):
-    """Payloads and results to bytes and back. JSON is the default; msgpack is built in, too."""
+    """Payloads and results to bytes and back. JSON is the default; msgpack is built in, too.
+
+    If it has an attribute `for_results`, that codec writes and reads the results.
+    """
 
     @property
     def name(self) -> str:

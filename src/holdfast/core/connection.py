@@ -190,7 +190,8 @@ class StoreConnection:
         return codec_for(name)
 
     def result_codec(self, codec: Codec) -> Codec:
-        """The same codec with the size limit for results, if its own limit is lower."""
+        """For results of jobs with this codec: its `for_results`, else itself. Ours have the size limit of results."""
+        codec = getattr(codec, "for_results", codec)
         if isinstance(codec, JsonCodec | MsgpackCodec) and codec.limits.size < self.config.limits.result:
             return self._ours(type(codec), self.config.limits.result)
         return codec

@@ -11,8 +11,9 @@ import pytest
 from manual_worker import take_now
 
 from holdfast import App, Codec, Context, CorruptRecord, InvalidArguments, InvalidOption, PayloadTooLarge, content_id
-from holdfast.codec import MsgpackCodec
+from holdfast.codec import JsonCodec, MsgpackCodec
 from holdfast.context import Context as AlsoContext
+from holdfast.model.job import JobKey
 from holdfast.task import Task
 
 
@@ -369,6 +370,36 @@ def test_a_task_may_have_a_codec_of_its_own(jobs: App[object]) -> None:
     plain = b'[[{"number":2,"items":[]}],{}]'
     assert ship.decode_arguments(plain, "json") == ([Order(2, [])], {})
     assert ship.encode_result(Order(2, []), "json") == b'{"number":2,"items":[]}'
+
+
+class JsonWithMsgpackResults(JsonCodec):
+    name = "json-msgpack"
+    for_results = MsgpackCodec()
+
+
+@pytest.mark.parametrize("place", ["app", "task"])
+async def test_results_may_have_a_codec_of_their_own(place: str) -> None:
+    codec = JsonWithMsgpackResults()
+    jobs = App("memory://", codec=codec if place == "app" else None)
+
+    @jobs.task(codec=codec)
+    def picture_by_task(order: Order) -> bytes:
+        return bytes(1_000)
+
+    @jobs.task
+    def picture(order: Order) -> bytes:
+        return bytes(1_000)
+
+    async with jobs.worker():
+        handle = await (picture if place == "app" else picture_by_task).aenqueue(Order(1, []))
+        assert await handle.aresult(timeout=20) == bytes(1_000)
+        (stored,) = (await jobs.engine.get(JobKey(handle.queue, handle.id))).jobs
+        assert stored is not None
+        assert stored.result is not None
+        assert (stored.codec, stored.payload[:2]) == ("json-msgpack", b"[[")
+        assert len(stored.result) < 1_010  # as JSON it would be base64
+        if place == "app":
+            assert await jobs.client.handle(handle.id).aresult(timeout=0) == bytes(1_000)
 
 
 # Ids from content

@@ -51,10 +51,26 @@ MUTANTS = (
     Mutant(
         "doctor counts a manager as a worker",
         "doctor/workers.py",
-        "[worker for worker in live if not worker.is_manager]",
-        "live",
+        "if worker.alive and not worker.is_manager]",
+        "if worker.alive]",
         "A manager without workers looks like a live worker.",
         (f"{STORE}::test_a_manager_is_no_worker",),
+    ),
+    Mutant(
+        "a stopped child of a manager counts as lost",
+        "operate/overview.py",
+        "        if one.worker in managers and one.worker not in live and one.worker not in ended:",
+        "        if False:",
+        "The operator waits for a replacement that never comes: the process is alive.",
+        (f"{STORE}::test_a_stopped_child_of_a_live_manager_is_a_warning",),
+    ),
+    Mutant(
+        "a queue without a worker is open until its jobs are due",
+        "operate/overview.py",
+        "    if waiting and not queue.takers(workers):",
+        "    if queue.due and not queue.takers(workers):",
+        "After the only worker of a queue was killed, nothing says so while its jobs wait for a retry.",
+        ("tests/edges/test_cli_waits_for.py::test_a_queue_without_a_worker_is_marked_before_its_jobs_are_due",),
     ),
     Mutant(
         "doctor ignores the tasks that hold the GIL",

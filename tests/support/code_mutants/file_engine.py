@@ -30,8 +30,8 @@ MUTANTS = (
     Mutant(
         "leases outlive a restart of the host",
         "engines/file/runner.py",
-        "        if self.replica.boot_hash != self._boot_hash:\n            self._expire_leases()",
-        "        if False:\n            self._expire_leases()",
+        "        if self.replica.boot_hash == self._boot_hash:\n            return",
+        "        if True:\n            return",
         "The boot clock begins at 0, so no lease expires for days.",
         ("tests/engines/test_file_engine.py::test_after_a_restart_of_the_host_every_lease_has_expired",),
     ),

@@ -280,8 +280,8 @@ MUTANTS = (
     Mutant(
         "a notification that is too long fails the user's transaction",
         "engines/postgres/rules/user_transactions.sql",
-        "WHERE length(lines_of('holdfast.topics')) BETWEEN 3 AND 7900",
-        "WHERE length(lines_of('holdfast.topics')) >= 3",
+        "WHERE octet_length(lines_of('holdfast.topics')) BETWEEN 3 AND 7900",
+        "WHERE octet_length(lines_of('holdfast.topics')) >= 3",
         "An enqueue to very many queues fails, because a payload of NOTIFY has at most 8,000 bytes.",
         (
             "tests/engines/test_postgres_bounds.py::test_an_enqueue_to_very_many_queues_does_not_fail_because_of_its_notification",

@@ -186,7 +186,7 @@ def test_without_a_terminal_it_logs_and_prints_no_lines(start: Start, jobs: App[
 def test_a_final_failure_is_printed_with_its_traceback(start: Start, jobs: App[Any], mode: str) -> None:
     jobs.client.task("flaky").using(id="never", max_attempts=1).enqueue()
     worker = start("worker", "shop", "--until-empty", mode)
-    worker.line("never", "failed", "ConnectionError: not yet")
+    worker.line("never", "failed", "ConnectionError", "not yet")
     worker.line("shop.py", "in flaky")
     worker.line('raise ConnectionError("not yet")')
     assert worker.ended() == 0

@@ -7,6 +7,9 @@ ENQUEUE = "engines/redis/lua/fast_path.lua"
 SETTLE = "engines/redis/lua/fast_settle.lua"
 CLAIM = "engines/redis/lua/fast_claim.lua"
 
+_CUT = ("tests/engines/test_redis_missing.py::test_a_record_that_is_cut_anywhere_costs_one_job",)
+_MISSING = "tests/engines/test_redis_missing.py"
+
 _NOT_PLAIN = (f"{FAST}::test_a_job_that_is_not_plain_is_enqueued_by_the_rules",)
 _NO_SUCCESS = (f"{FAST}::test_another_settlement_is_applied_by_the_rules",)
 _WHOLE_WAY = (f"{FAST}::test_plain_jobs_take_the_fast_path_from_enqueue_to_success",)
@@ -165,8 +168,8 @@ MUTANTS = (
     Mutant(
         "any rare fields are kept by a claim",
         CLAIM,
-        "      if flags == 4 and not F.has_reply_alone(raw, owner_start) then",
-        "      if false then",
+        "        if not F.has_reply_alone(raw, owner_start) then",
+        "        if false then",
         "A job runs after its `expires`, or with another lease than the one that was given.",
         _CLAIMED_BY_RULES,
     ),
@@ -276,5 +279,94 @@ MUTANTS = (
         "",
         "A parent whose children are released is kept for ever.",
         ("tests/engines/test_redis_state.py::test_the_first_of_many_ended_parents_is_found",),
+    ),
+    # Missing and damaged records
+    Mutant(
+        "a cut record is claimed",
+        CLAIM,
+        'if size <= tail or size <= tail + struct_unpack("<H", raw, tail) then',
+        "if false then",
+        "One damaged record makes the answer to a claim unreadable, and with it the leases of other jobs.",
+        _CUT,
+    ),
+    Mutant(
+        "a cut record is settled",
+        SETTLE,
+        "if #raw < F.SHORTEST_LEASED then",
+        "if false then",
+        "One damaged record of a running job stops the settlements of others.",
+        (f"{_MISSING}::test_a_running_record_that_is_cut_anywhere_stops_no_other_settlement",),
+    ),
+    Mutant(
+        "a record that is cut behind its token is settled",
+        SETTLE,
+        'if #raw <= rest + (flags > 3 and struct_unpack("<I4", raw, strings - 4) or 0) then',
+        "if false then",
+        "One damaged record of a running job stops the settlements of others.",
+        (f"{_MISSING}::test_a_running_record_that_is_cut_anywhere_stops_no_other_settlement",),
+    ),
+    Mutant(
+        "a cut record is read",
+        ENQUEUE,
+        "not F.is_whole(raw) or ",
+        "",
+        "Reading a damaged job fails for ever.",
+        (f"{_MISSING}::test_a_cut_record_can_be_read",),
+    ),
+    Mutant(
+        "a record that cannot be decoded ends the call",
+        "engines/redis/lua/state_sets.lua",
+        "        if not is_whole then\n",
+        "        if not is_whole then\n          error(unpacked, 0)\n",
+        "One damaged record stops the claims of all queues.",
+        _CUT,
+    ),
+    Mutant(
+        "a missing record ends a list",
+        "engines/redis/lua/state_sets.lua",
+        "    if lost[1] then\n",
+        "    if false then\n",
+        "A job that was deleted by hand stops the claims of all queues.",
+        (f"{_MISSING}::test_a_missing_waiting_record_stops_no_claim_and_is_reported",),
+    ),
+    Mutant(
+        "an entry of a repaired job stays in the index of ready jobs",
+        "engines/redis/lua/state_lists.lua",
+        'if job.state ~= "queued" then',
+        "if false then",
+        "A job that has failed is claimed, and the claim ends with an error.",
+        (f"{_MISSING}::test_a_search_passes_over_a_record_that_is_lost",),
+    ),
+    Mutant(
+        "nobody looks whether the head of a lane is there",
+        "engines/redis/lua/state.lua",
+        "      check_head(q, record.head)\n",
+        "",
+        "A lane whose head was deleted by hand stands still for ever.",
+        (f"{_MISSING}::test_a_paused_head_that_is_missing_holds_no_resumed_lane",),
+    ),
+    Mutant(
+        "a lane counts jobs that are nowhere",
+        "engines/redis/lua/state_lists.lua",
+        "if best == nil and not S.is_repairing then",
+        "if false then",
+        "The settlement of a lane's head fails for ever.",
+        (f"{_MISSING}::test_a_lane_whose_jobs_are_in_no_index_goes_on",),
+    ),
+    Mutant(
+        "a missing parent that had ended keeps its edges",
+        "engines/redis/lua/state_repair.lua",
+        "S.swap_job(before, has_children and after or nil)",
+        "S.swap_job(before, nil)",
+        "The children of a job that was deleted by hand wait for ever, or fail although it has succeeded.",
+        (f"{_MISSING}::test_an_ended_parent_whose_record_is_missing_still_releases_its_children",),
+    ),
+    Mutant(
+        "the heads of lanes are repaired before the jobs behind them",
+        "engines/redis/lua/state_repair.lua",
+        "rt.concat(first, last)",
+        "rt.concat(last, first)",
+        "A lane whose jobs are all missing stops the claims of all queues.",
+        (f"{_MISSING}::test_a_lane_with_missing_records_goes_on",),
     ),
 )

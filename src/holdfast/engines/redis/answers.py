@@ -51,6 +51,8 @@ class Head(NamedTuple):
     answer: msgspec.Raw
     begun: tuple[str, ...] = ()
     """Names of the work that this call has begun and left unfinished (`unfinished.py`)."""
+    repaired: tuple[tuple[str, str, str], ...] = ()
+    """Queue, id and note of jobs whose record was missing or damaged (`state_repair.lua`)."""
 
 
 _decode_head = msgspec.msgpack.Decoder(Head).decode

@@ -30,8 +30,9 @@ SCHEME = "redis"
 FAILURES = (OSError, EOFError, RedisError)
 """All errors that the driver and the network raise while a connection is made. (A timeout is an OSError.)"""
 
-_INSIDE_SCRIPT = re.compile(r"-([A-Z]{2,}) (.*)", re.DOTALL)
-"""Redis 6.2 reports an error inside a script as `ERR Error running script (…): @user_script:1: -OOM command …`."""
+_INSIDE_SCRIPT = re.compile(r"(?:^|-)([A-Z]{2,}) (.*)", re.DOTALL)
+"""Redis 6.2 reports an error inside a script as `ERR Error running script (…): @user_script:1: -OOM command …`, newer
+servers as `ERR OOM command … script: …, on @user_script:1.` if it went through a `pcall`."""
 _OF_SCRIPT = re.compile(r" ?script: [0-9a-f]{40}, on @?\w+:\d+\.$")
 """What newer servers append."""
 

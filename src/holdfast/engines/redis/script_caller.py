@@ -25,6 +25,7 @@ from holdfast.model.instants import SECOND, Instant, Micros
 from holdfast.model.observe import Audit, AuditAnswer, Now, Prune
 from holdfast.model.operate import ScopeAnswer
 from holdfast.model.reads import READS
+from holdfast.model.text import shown
 from holdfast.model.work import Heartbeat, Renew
 from holdfast.runtime import Runtime
 
@@ -85,6 +86,8 @@ class ScriptCaller:
         head, answer = answers.decode(command, reply.values)
         self._history.note(root, seen, head.born, head.tip, (reply.run, head.begin))
         self._note_time(head.wall, not_before_us)
+        for queue, job_id, note in head.repaired:
+            _logger.error("Job %s of queue %s: %s.", shown(job_id), shown(queue), note)
         if head.begun:
             answer = await self._finish(primary, root, head.begun, answer)
         if type(command) is Prune:

@@ -29,6 +29,7 @@ INSIDE = (
     "step",
     "rules",
     "state_unfinished",
+    "state_repair",
     "presence",
     "answers",
 )

@@ -137,6 +137,24 @@ do
     return { count = count, more = more }
   end
 
+  -- Repairs the jobs that have stopped the rules.
+  function A.repair(damages, call)
+    S.begin(call.root, "repair", call.at.wall)
+    local step = T.new(call.at.wall, call.at.lease)
+    local repaired = S.repair(step, damages)
+    T.close(step)
+    if S.flush() then
+      call.tip = H.advance(call.root, call.tip)
+    end
+    for _, damage in ipairs(damages) do
+      if damage.key then
+        F.write("ZREM", damage.key, damage.members)
+      end
+    end
+    call.publish(step.topics)
+    call.begun, call.repaired = call.begun or {}, rt.concat(call.repaired or {}, repaired)
+  end
+
   -- Runs the rule of a verb. Nothing is written before the rule has ended. Returns the answer, the byte strings that
   -- belong to it, and the topics.
   function A.run(verb, command, call)
@@ -161,7 +179,7 @@ do
     if convert[verb] then
       answer = convert[verb](answer)
     end
-    call.begun = S.begun[1] and S.begun
+    call.begun = S.begun[1] and S.begun or call.begun
     return answer, blobs, step.topics
   end
 end

@@ -10,6 +10,9 @@ do
   -- The record of a plain job with a lease. Nil: the rules must decide.
   -- T1, T3, A1, C2: a new token, a higher fence, one more attempt. `terms.lease` is the lease part of a first lease.
   local function leased_record(raw, token, terms, at, runs, owner)
+    if #raw < F.SHORTEST then
+      return nil
+    end
     local flags, state, _, _, hold, _, _, hash_length = byte(raw, 1, 8)
     if flags > 7 or state ~= QUEUED or hold ~= 0 or byte(raw, 32) ~= 0 then
       return nil
@@ -18,7 +21,14 @@ do
     local owner_start = strings + struct_unpack("<H", raw, 15) + hash_length
     local now = at.wall
     if flags == 0 or flags == 4 then
-      if flags == 4 and not F.has_reply_alone(raw, owner_start) then
+      local tail, size = owner_start, #raw
+      if flags == 4 then
+        if not F.has_reply_alone(raw, owner_start) then
+          return nil
+        end
+        tail = tail + struct_unpack("<I4", raw, strings - 4)
+      end
+      if size <= tail or size <= tail + struct_unpack("<H", raw, tail) then -- it is cut
         return nil
       end
       local start = runs and now or 0
@@ -33,6 +43,9 @@ do
       end
       return char(flags + 1, runs and RUNNING or ASSIGNED) .. sub(raw, 3, 32) .. lease .. sub(raw, 33, owner_start - 1)
         .. owner .. token .. sub(raw, owner_start)
+    end
+    if not F.is_whole(raw) then
+      return nil
     end
     local attempt, losses, _, _, fence, _, _, owner_length, _, token_length, settled_length, started, _, last_started =
       struct_unpack(LEASE, raw, 33)

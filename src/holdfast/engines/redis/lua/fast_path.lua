@@ -12,10 +12,12 @@
 local F = {
   QUEUED = 3, ASSIGNED = 4, RUNNING = 5, SUCCEEDED = 7, -- as records.STATES
   RESULT_SCOPE = 2, -- as records.SCOPES
+  SHORTEST = 34, -- bytes of a record: the base part, and the length of the metadata
+  SHORTEST_LEASED = 82, -- and the lease part
 }
 
 do
-  local call, struct_pack = redis.call, struct.pack
+  local call, struct_pack, struct_unpack, byte = redis.call, struct.pack, struct.unpack, string.byte
   local BASE = records.BASE
   local QUEUED, RESULT_SCOPE = F.QUEUED, F.RESULT_SCOPE
   local CODECS = { json = 1, msgpack = 2 } -- as records.CODECS
@@ -72,6 +74,29 @@ do
     return flags >= RARE_FLAG and at + 4 or at
   end
 
+  -- False: the record is cut. The rules repair it.
+  function F.is_whole(raw)
+    local size, at, strings = #raw, 33, 0
+    if size < F.SHORTEST then
+      return false
+    end
+    local flags, _, _, _, _, _, _, hash_length = byte(raw, 1, 8)
+    if flags % 2 == 1 and size > 80 then
+      local token_length, settled_length = byte(raw, 63, 64)
+      at, strings = 81, byte(raw, 56) + token_length + settled_length
+    end
+    if flags % 4 >= 2 and size > at + 36 then
+      strings = strings + math.max(struct_unpack("<I4", raw, at + 32) - 1, 0)
+      at = at + 36
+    end
+    if flags % 8 >= RARE_FLAG and size > at + 4 then
+      strings = strings + struct_unpack("<I4", raw, at)
+      at = at + 4
+    end
+    local tail = at + strings + struct_unpack("<H", raw, 15) + hash_length + byte(raw, 32)
+    return size > tail and size > tail + struct_unpack("<H", raw, tail)
+  end
+
   -- Whether a record with flag 4 has no rare field but `reply`. `at`: where its rare fields begin.
   function F.has_reply_alone(raw, at)
     return string.sub(raw, at, at + 6) == REPLY_ALONE
@@ -94,7 +119,7 @@ do
       end
       local raw = call("HGET", this.root .. "jobs:" .. queue, id)
       if raw then
-        if string.byte(raw) >= 16 then
+        if not F.is_whole(raw) or byte(raw) >= 16 then
           return nil
         end
         blobs[#blobs + 1] = F.blob(raw, queue, id)

@@ -41,6 +41,9 @@ do
   -- The record of a plain job after a success, its arrival, and its rare fields if it has them. Nil: the rules must
   -- decide. G2, G7, W4, W5: only the current token settles, and stays as the settled one.
   local function succeeded_record(raw, token, ended, result)
+    if #raw < F.SHORTEST_LEASED then
+      return nil
+    end
     local flags, state, _, _, hold, scope, _, hash_length = byte(raw, 1, 8)
     if flags > 7 or state ~= RUNNING or scope ~= RESULT_SCOPE or hold ~= 0 or byte(raw, 32) ~= 0 then
       return nil
@@ -54,6 +57,9 @@ do
       return nil
     end
     local rest, after_flags, rare = token_start + token_length + settled_length, 3, nil
+    if #raw <= rest + (flags > 3 and struct_unpack("<I4", raw, strings - 4) or 0) then -- it is cut
+      return nil
+    end
     if flags > 3 then
       if not F.has_reply_alone(raw, rest) then
         return nil

@@ -3,6 +3,7 @@
 -- KEYS[1] is the root: the first part of the name of every key. ARGV[1] is the verb, ARGV[2] the options, ARGV[3] the
 -- command; byte strings follow (`calls.py`). The reply is a list: the packed head with the answer, then byte strings.
 local LONGEST_LEAD_US = 5000000
+local MOST_REPAIRS = 200 -- of one call, each of up to a page of jobs
 
 local root, verb = KEYS[1], ARGV[1]
 local options = cmsgpack.unpack(ARGV[2])
@@ -48,7 +49,7 @@ end
 
 -- `blobs`: false, which the head replaces, then byte strings.
 function call.reply(answer, blobs)
-  blobs[1] = cmsgpack.pack({ wall, clock, call.born, call.tip, begin, answer, call.begun })
+  blobs[1] = cmsgpack.pack({ wall, clock, call.born, call.tip, begin, answer, call.begun, call.repaired })
   return blobs
 end
 
@@ -59,6 +60,28 @@ if options.fast ~= false and F[verb] then
   end
 end
 
-local answer, blobs, topics = rules().run(verb, command, call)
+-- The rules. A job without a sound record stops them: it is repaired, and they run again.
+local function run()
+  local damages = {}
+  for _ = 1, MOST_REPAIRS do
+    local is_repair, done, answer, blobs, topics = damages[1] ~= nil, nil, nil, nil, nil
+    if is_repair then
+      done, answer = pcall(rules().repair, damages, call)
+      command, damages = cmsgpack.unpack(ARGV[3]), done and {} or damages
+    else
+      done, answer, blobs, topics = pcall(rules().run, verb, command, call)
+    end
+    if done and not is_repair then
+      return answer, blobs, topics
+    elseif not done and (type(answer) ~= "table" or not answer.damage) then
+      error(answer, 0)
+    elseif not done then
+      damages[#damages + 1] = answer.damage
+    end
+  end
+  error("more records of jobs are missing or damaged than one call repairs: the next call goes on")
+end
+
+local answer, blobs, topics = run()
 call.publish(topics)
 return call.reply(answer, blobs)

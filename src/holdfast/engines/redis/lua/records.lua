@@ -303,6 +303,7 @@ do
       payload_apart = flags >= 16 or nil,
       tail = sub(raw, at + rare_length),
     }
+    assert(job.state and job.key_scope and #job.tail >= 2 + struct_unpack("<H", job.tail)) -- else it is cut
     if rare_length > 0 then
       for name, value in pairs(msgunpack(sub(raw, at, at + rare_length - 1))) do
         job[name] = value

@@ -187,6 +187,16 @@ do
     end
   end
 
+  -- Stops the rules if the head of an unchanged lane is missing.
+  local function check_head(q, id)
+    if q.raw[id] == nil then
+      q.raw[id] = call("HGET", q.jobs_key, id)
+    end
+    if not q.raw[id] and q.stored[id] == nil then
+      S.stop_to_repair(q, { id })
+    end
+  end
+
   function S.lane(queue, lane)
     local q = S.opened[queue] or S.of(queue)
     local record = q.lanes[lane]
@@ -194,6 +204,9 @@ do
       local raw = call("HGET", q.lanes_key, lane)
       record = raw and unpack_lane(raw, queue, lane)
       q.lanes[lane] = record
+    end
+    if record and record.head and q.stored_lanes[lane] == nil and not S.is_repairing then
+      check_head(q, record.head)
     end
     return record or nil
   end

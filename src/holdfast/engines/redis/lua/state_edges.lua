@@ -157,7 +157,12 @@ do
     if first == nil then
       return nil
     end
-    return { S.split_name(first) }
+    local queue, id = S.split_name(first)
+    if S.job(queue, id) == nil then
+      local key = #S.children(queue, id, 1) == 0 and S.root .. "ended_parents" or nil
+      S.stop_to_repair(S.of(queue), { id }, key, { first })
+    end
+    return { queue, id }
   end
 
   local function write_edges()

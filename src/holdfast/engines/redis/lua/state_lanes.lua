@@ -53,10 +53,10 @@ do
       local member = first_of_run(q, key, run)
       local arrival = member and struct_unpack(">I6", member)
       if arrival and (earliest == nil or arrival < earliest) then
-        earliest, first = arrival, sub(member, 7)
+        earliest, first = arrival, member
       end
     end
-    local job = first and S.job(queue, first) or nil
+    local job = first and S.job(queue, S.prefetch_members(q, key, { first }, 7)[1]) or nil
     for _, other in pairs(q.waiting[lane] or records.NOTHING) do
       if job == nil or other.arrival < job.arrival then
         job = other
@@ -93,22 +93,22 @@ do
       return nil
     end
     source.place = source.place - 1
-    return { { -struct_unpack(">I6", member) }, source, sub(member, 7) }
+    return { { -struct_unpack(">I6", member) }, source, member }
   end
 
-  -- The ids of unchanged jobs that wait in a lane and arrived before `below`: the latest `limit` of them.
-  local function waiting_ids(q, key, below, limit)
-    local runs, heap, ids = runs_of(key), {}, {}
+  -- The members of unchanged jobs that wait in a lane and arrived before `below`: the latest `limit` of them.
+  local function waiting_members(q, key, below, limit)
+    local runs, heap, members = runs_of(key), {}, {}
     local page_size = math.min(S.ENTRIES_PER_CALL, math.ceil(limit / math.max(1, #runs)))
     for _, run in ipairs(runs) do
       local left = below and count_below(key, run, below) or run.size
       heap[#heap + 1] = next_of_run(key, { first = run.first, left = left, page = {}, place = 0 }, page_size)
     end
     rt.heapify(heap)
-    while heap[1] and #ids < limit do
-      local _, source, id = unpack(heap[1])
-      if q.stored[id] == nil then
-        ids[#ids + 1] = id
+    while heap[1] and #members < limit do
+      local _, source, member = unpack(heap[1])
+      if q.stored[sub(member, 7)] == nil then
+        members[#members + 1] = member
       end
       local following = next_of_run(key, source, page_size)
       if following then
@@ -117,18 +117,18 @@ do
         rt.heappop(heap)
       end
     end
-    return ids
+    return members
   end
 
   -- Live jobs of a lane below an arrival, latest first; all of them without a limit. The head, and the jobs behind it.
   function S.live_in_lane(queue, lane, below, limit)
     local q = S.of(queue)
-    local ids = waiting_ids(q, S.lane_key(q, lane), below, limit or math.huge)
+    local key = S.lane_key(q, lane)
     local record = S.lane(queue, lane)
+    local ids = S.prefetch_members(q, key, waiting_members(q, key, below, limit or math.huge), 7)
     if record and record.head and q.stored[record.head] == nil then
       ids[#ids + 1] = record.head
     end
-    S.prefetch(q, ids)
     local found = S.changed_jobs(q, function(job)
       return job.lane == lane and not TERMINAL[job.state] and (below == nil or job.arrival < below)
     end)

@@ -67,9 +67,9 @@ do
     end
   end
 
-  -- The members of a sorted set whose jobs are unchanged, in order, as jobs. The id begins at `id_at` of a member.
-  local function unchanged(q, key, id_at, count, is_wanted)
-    local at, page, index, is_last = 0, {}, 0, false
+  -- The ready jobs of a set that are unchanged, in order.
+  local function unchanged(q, key, count, is_wanted)
+    local at, members, page, index, is_last = 0, {}, {}, 0, false
     return function()
       while true do
         index = index + 1
@@ -77,17 +77,17 @@ do
           if is_last then
             return nil
           end
-          page = call("ZRANGE", key, at, at + count - 1)
-          is_last, at, index = #page < count, at + count, 0
-          for place, member in ipairs(page) do
-            page[place] = sub(member, id_at)
-          end
-          S.prefetch(q, page)
+          members = call("ZRANGE", key, at, at + count - 1)
+          is_last, at, index = #members < count, at + count, 0
+          page = S.prefetch_members(q, key, members, 14)
         else
           local id = page[index]
           if q.stored[id] == nil then
             local job = S.job(q.name, id)
-            if job ~= nil and (is_wanted == nil or is_wanted(job)) then
+            if job.state ~= "queued" then -- the entry is left over from a record that was repaired
+              S.stop_to_repair(q, {}, key, { members[index] })
+            end
+            if is_wanted == nil or is_wanted(job) then
               return job
             end
           end
@@ -118,7 +118,7 @@ do
       end
       list = kept
     end
-    local stored = unchanged(q, S.ready_key(q, task), 14, math.min(about, MAX_READY), is_wanted)
+    local stored = unchanged(q, S.ready_key(q, task), math.min(about, MAX_READY), is_wanted)
     return merged(stored, list, ready_before)
   end
 
@@ -142,6 +142,12 @@ do
     end
   end
 
+  -- The job of that entry; nil: there is none.
+  local function first_job(q, key, id_at, skips)
+    local member = first_unchanged(q, key, id_at, skips)
+    return member and S.job(q.name, S.prefetch_members(q, key, { member }, id_at)[1]) or nil
+  end
+
   local due_skips, lane_skips = {}, {}
 
   function S.next_due(queue)
@@ -162,11 +168,8 @@ do
       return none
     end
     local q = S.of(queue)
-    local ids = call("ZRANGEBYSCORE", q.due_key, "-inf", now, "LIMIT", 0, limit + #q.changed)
-    for index, member in ipairs(ids) do
-      ids[index] = sub(member, 7)
-    end
-    S.prefetch(q, ids)
+    local members = call("ZRANGEBYSCORE", q.due_key, "-inf", now, "LIMIT", 0, limit + #q.changed)
+    local ids = S.prefetch_members(q, q.due_key, members, 7)
     local list, place = {}, 0
     for _, job in ipairs(sorted(q.due, due_before)) do
       if job.due <= now then
@@ -220,8 +223,7 @@ do
       tasks[task] = true
     end
     for task in pairs(tasks) do
-      local member = first_unchanged(q, S.ready_key(q, task), 14, {})
-      local first = member and S.job(queue, sub(member, 14)) or nil
+      local first = first_job(q, S.ready_key(q, task), 14, {})
       local other = sorted(q.ready[task], ready_before)[1]
       if other ~= nil and (first == nil or ready_before(other, first)) then
         first = other
@@ -242,12 +244,14 @@ do
 
   function S.next_in_lane(queue, lane)
     local q = S.of(queue)
-    local member = first_unchanged(q, S.lane_key(q, lane), 7, lane_skips)
-    local best = member and S.job(queue, sub(member, 7)) or nil
+    local best = first_job(q, S.lane_key(q, lane), 7, lane_skips)
     for _, job in pairs(q.waiting[lane] or records.NOTHING) do
       if best == nil or lane_before(job, best) then
         best = job
       end
+    end
+    if best == nil and not S.is_repairing then -- the lane counts jobs that wait
+      S.stop_to_repair(q, {}, nil, nil, lane)
     end
     return best
   end

@@ -13,16 +13,17 @@ do
 
   -- Lists of the whole root
 
-  -- The unchanged jobs of names (queue NUL id) that `is_wanted` accepts, and the changed ones in `changed` of any queue.
-  local function of_names(names, changed, is_wanted, limit)
-    local found, ids = {}, {}
+  -- The unchanged jobs of names (queue NUL id) in a set of the root that `is_wanted` accepts, and the changed ones in
+  -- `changed` of any queue.
+  local function of_names(set, names, changed, is_wanted, limit)
+    local found, of_queues = {}, {}
     for _, name in ipairs(names) do
-      local queue, id = S.split_name(name)
-      ids[queue] = ids[queue] or {}
-      ids[queue][#ids[queue] + 1] = id
+      local queue = S.split_name(name)
+      of_queues[queue] = of_queues[queue] or {}
+      of_queues[queue][#of_queues[queue] + 1] = name
     end
-    for queue, list in pairs(ids) do
-      S.prefetch(S.of(queue), list)
+    for queue, list in pairs(of_queues) do
+      S.prefetch_members(S.of(queue), S.root .. set, list, #queue + 2)
     end
     for _, name in ipairs(names) do
       local queue, id = S.split_name(name)
@@ -51,7 +52,7 @@ do
 
   function S.expiring(now, limit)
     local names = call("ZRANGEBYSCORE", S.root .. "expiring", "-inf", now, "LIMIT", 0, limit + count_changed())
-    return of_names(names, "expiring", function(job)
+    return of_names("expiring", names, "expiring", function(job)
       return job.expires <= now
     end, limit)
   end
@@ -64,7 +65,7 @@ do
     while true do
       local count = limit + count_changed()
       local names = call("ZRANGEBYSCORE", S.root .. "ended", "-inf", now, "LIMIT", at, count)
-      local free = of_names(names, at == 0 and "ended" or "none", function(job)
+      local free = of_names("ended", names, at == 0 and "ended" or "none", function(job)
         return S.kept_until(job) <= now and not is_kept_by_edge(job)
       end, limit - #found)
       for _, job in ipairs(free) do
@@ -81,7 +82,7 @@ do
 
   local function leases(bound, is_wanted)
     local names = call("ZRANGEBYSCORE", S.root .. "leases", "-inf", bound)
-    return of_names(names, "leases", is_wanted, math.huge)
+    return of_names("leases", names, "leases", is_wanted, math.huge)
   end
 
   function S.held_by(claim_id)
@@ -147,7 +148,7 @@ do
     local bound = below and "(" .. S.text_of(below) or "+inf"
     local count = limit and limit + #q.changed or -1
     local ids = call("ZREVRANGEBYSCORE", S.state_key(q, state), bound, "-inf", "LIMIT", 0, count)
-    S.prefetch(q, ids)
+    S.prefetch_members(q, S.state_key(q, state), ids, 1)
     local found = {}
     for _, id in ipairs(ids) do
       if q.stored[id] == nil then
@@ -199,7 +200,7 @@ do
     local q = S.of(queue)
     local ids =
       call("ZRANGEBYSCORE", q.epoch_key, "(" .. S.text_of(above), "+inf", "LIMIT", 0, limit + #q.changed)
-    S.prefetch(q, ids)
+    S.prefetch_members(q, q.epoch_key, ids, 1)
     local found = {}
     for _, id in ipairs(ids) do
       if q.stored[id] == nil then

@@ -170,6 +170,30 @@ do
     end
   end
 
+  -- The rules stop here: the call repairs these jobs (state_repair.lua) and begins again. `members` of the set `key`
+  -- name them. `lane`: a lane that counts jobs which are nowhere.
+  function S.stop_to_repair(q, ids, key, members, lane)
+    error({ damage = { queue = q.name, ids = ids, key = key, members = members, lane = lane } })
+  end
+
+  -- Read the jobs that these members of a sorted set name: their ids, which begin at `id_at`.
+  function S.prefetch_members(q, key, members, id_at)
+    local ids, lost, lost_members = {}, {}, {}
+    for place, member in ipairs(members) do
+      ids[place] = sub(member, id_at)
+    end
+    S.prefetch(q, ids)
+    for place, id in ipairs(ids) do
+      if q.raw[id] == false and q.stored[id] == nil then
+        lost[#lost + 1], lost_members[#lost_members + 1] = id, members[place]
+      end
+    end
+    if lost[1] then
+      S.stop_to_repair(q, lost, key, lost_members)
+    end
+    return ids
+  end
+
   -- Read jobs that are named by queue and id, and the lanes that are named with them.
   function S.prefetch_all(list)
     local ids, lanes = {}, {}
@@ -202,8 +226,14 @@ do
         raw = call("HGET", q.jobs_key, id)
         q.raw[id] = raw
       end
-      job = raw and unpack_record(raw, queue, id)
-      q.jobs[id] = job
+      if raw then
+        local is_whole, unpacked = pcall(unpack_record, raw, queue, id)
+        if not is_whole then
+          S.stop_to_repair(q, { id })
+        end
+        job = unpacked
+      end
+      q.jobs[id] = job or false
     end
     return job or nil
   end

@@ -328,13 +328,20 @@ async def write(engine: Engine, group: Group) -> GroupAnswer:
 async def look_up(engine: Engine, group: Group, unknown: OutcomeUnknown) -> GroupAnswer:
     """The answer to a write whose own answer was lost, found by the ids of the jobs; `OutcomeUnknown` if one is absent.
 
-    A generated id is in the store only if this write wrote it. An id given by the caller may have been there before.
+    `HistoryLost` if the store has lost acknowledged writes since, and has none of the jobs. A generated
+    id is in the store only if this write wrote it. An id given by the caller may have been there before.
     """
     if not unknown.found_by_reading:
         raise unknown
     ids = [job.id for job in group.jobs]
+    keys = [JobKey(job.queue, job.id) for job in group.jobs]
+    lost: HistoryLost | None = None
     try:
-        records = (await engine.get(*(JobKey(job.queue, job.id) for job in group.jobs))).jobs
+        try:
+            records = (await engine.get(*keys)).jobs
+        except HistoryLost as error:
+            lost = error  # the next call reads what the store has now
+            records = (await engine.get(*keys)).jobs
     except EngineError as error:  # the outcome of the write is still unknown
         raise OutcomeUnknown(verb="enqueue", job_ids=ids, engine=unknown.engine) from error
     accepted = tuple(
@@ -351,4 +358,6 @@ async def look_up(engine: Engine, group: Group, unknown: OutcomeUnknown) -> Grou
     )
     if len(accepted) == len(group.jobs):
         return GroupAccepted(accepted)
+    if lost is not None and not accepted:
+        raise lost  # a write that comes later, with what this process had seen, is refused
     raise OutcomeUnknown(verb="enqueue", job_ids=ids, engine=unknown.engine) from unknown

@@ -7,7 +7,7 @@ import pytest
 from eventually import eventually
 from failing_engine import FailingEngine, fail_times
 
-from holdfast import App, EngineUnavailable, IdConflict, JobState, OutcomeUnknown, Task
+from holdfast import App, EngineUnavailable, HistoryLost, IdConflict, JobState, OutcomeUnknown, Task
 from holdfast.model.command import A, Command
 from holdfast.model.observe import Get
 from holdfast.model.produce import Enqueue
@@ -240,6 +240,27 @@ def test_a_write_that_cannot_be_looked_up_stays_unknown(jobs: App[object], resiz
     with jobs.swapped(engine, jobs.runtime), pytest.raises(OutcomeUnknown) as unknown:
         resize.using(id="cat").enqueue("a")
     assert unknown.value.job_ids == ("cat",)
+
+
+def test_a_write_that_the_store_has_lost_raises_history_lost(jobs: App[object], resize: Task[[str], str]) -> None:
+    """As after a failover: the connection is cut, and the look-up meets a server without the last writes."""
+    engine = FailingEngine(SystemRuntime())
+    cut = fail_times(1, Enqueue, lambda: OutcomeUnknown(verb="enqueue"))
+    lost = fail_times(1, Get, HistoryLost)
+    engine.before = lambda command: cut(command) or lost(command)
+    with jobs.swapped(engine, jobs.runtime):
+        with pytest.raises(HistoryLost):
+            resize.using(id="cat").enqueue("a")
+
+        assert resize.using(id="cat").enqueue("a").created  # nothing of it was written
+
+
+def test_a_write_that_has_outlived_a_loss_is_found(jobs: App[object], resize: Task[[str], str]) -> None:
+    engine = FailingEngine(SystemRuntime())
+    engine.after = fail_times(1, Enqueue, lambda: OutcomeUnknown(verb="enqueue"))
+    engine.before = fail_times(1, Get, HistoryLost)
+    with jobs.swapped(engine, jobs.runtime):
+        assert resize.enqueue("a").refresh().state is JobState.QUEUED
 
 
 async def test_a_lost_answer_to_many_callers_is_found_again_for_each(

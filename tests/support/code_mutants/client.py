@@ -47,6 +47,22 @@ MUTANTS = (
         ("tests/services/producing/test_merging.py",),
     ),
     Mutant(
+        "a loss that a look-up meets is not told",
+        "core/enqueue.py",
+        "    if lost is not None and not accepted:\n        raise lost",
+        "    if False:\n        raise lost",
+        "After a failover with a cut connection no error says that acknowledged jobs are lost.",
+        ("tests/services/producing/test_merging.py::test_a_write_that_the_store_has_lost_raises_history_lost",),
+    ),
+    Mutant(
+        "a loss that a look-up meets ends it",
+        "core/enqueue.py",
+        "            records = (await engine.get(*keys)).jobs\n    except EngineError",
+        "            raise\n    except EngineError",
+        "A job that is there is reported as unknown.",
+        ("tests/services/producing/test_merging.py::test_a_write_that_has_outlived_a_loss_is_found",),
+    ),
+    Mutant(
         "a bad group is found by the engine",
         "core/enqueue.py",
         "            check.group(group)  # the engine would refuse all groups of a write because of this one\n",

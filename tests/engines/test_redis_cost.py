@@ -16,7 +16,7 @@ from holdfast.model.observe import Lanes, Prune
 from holdfast.model.operate import Clear, PutPool
 from holdfast.model.produce import Enqueue, Group, NewJob, Parent
 from holdfast.model.states import JobState
-from holdfast.model.work import Claim, Exchange, QueueClaim, Settlement, TaskClaim
+from holdfast.model.work import Claim, Exchange, Expired, QueueClaim, Settlement, TaskClaim
 from holdfast.runtime import SystemRuntime
 
 TASKS = (TaskClaim(task="t", lease_len=30 * SECOND),)
@@ -120,6 +120,25 @@ async def test_a_lane_that_is_named_is_read_without_the_others(reads: ReadCounte
 
         assert lane.head == "7"
         assert reads.most_entries() < 20
+
+
+async def test_a_reaper_reads_a_part_of_many_expired_leases(reads: ReadCounter) -> None:
+    async with reads.engine() as engine:
+        for part in range(3):
+            jobs = [NewJob(queue="q", id=f"{part}-{n}", task="t") for n in range(1_000)]
+            await engine.perform(Enqueue(groups=(Group(tuple(jobs)),)))
+            claim = Claim(claim_id=f"c{part}", worker="w", queues=(QueueClaim("q", TASKS),), limit=1_000)
+            await engine.perform(Exchange(claim=claim))
+        engine.clock_offset += HOUR
+        reads.begin()
+        found = {lease.id for lease in (await engine.perform(Expired(worker="w"))).leases}
+        assert len(found) == 500
+        assert reads.most_entries() < 2_500
+        for _ in range(200):  # each call begins at one of three places
+            found |= {lease.id for lease in (await engine.perform(Expired(worker="w", limit=1_000))).leases}
+            if len(found) == 3_000:
+                break
+        assert len(found) == 3_000
 
 
 async def test_a_prune_takes_a_part_of_many_idle_lanes(reads: ReadCounter) -> None:

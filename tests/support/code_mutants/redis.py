@@ -369,4 +369,21 @@ MUTANTS = (
         "A lane whose jobs are all missing stops the claims of all queues.",
         (f"{_MISSING}::test_a_lane_with_missing_records_goes_on",),
     ),
+    # Leases
+    Mutant(
+        "a reaper reads all expired leases",
+        "engines/redis/lua/state_scopes.lua",
+        "parts > 1 and S.now % parts * count or 0, count)",
+        "nil, nil)",
+        "After an outage the server stands still for a second at each look of a reaper.",
+        ("tests/engines/test_redis_cost.py::test_a_reaper_reads_a_part_of_many_expired_leases",),
+    ),
+    Mutant(
+        "a reaper always reads the same part of the expired leases",
+        "engines/redis/lua/state_scopes.lua",
+        "parts > 1 and S.now % parts * count or 0, count)",
+        "0, count)",
+        "Jobs behind many leases of tasks that no worker has are not taken over.",
+        ("tests/engines/test_redis_cost.py::test_a_reaper_reads_a_part_of_many_expired_leases",),
+    ),
 )

@@ -159,7 +159,7 @@ do
   -- belong to it, and the topics.
   function A.run(verb, command, call)
     S.begin(call.root, verb, call.at.wall)
-    S.worker_crc, S.claim_rank = command.worker_crc, call.options.first_rank or 0
+    S.worker_crc, S.claim_rank, S.limit = command.worker_crc, call.options.first_rank or 0, command.limit
     if complete[verb] then
       complete[verb](command)
     end

@@ -80,8 +80,9 @@ do
 
   -- Leases
 
-  local function leases(bound, is_wanted)
-    local names = call("ZRANGEBYSCORE", S.root .. "leases", "-inf", bound)
+  -- From a rank on; all of them without a number.
+  local function leases(bound, is_wanted, first, count)
+    local names = call("ZRANGEBYSCORE", S.root .. "leases", "-inf", bound, "LIMIT", first or 0, count or -1)
     return of_names("leases", names, "leases", is_wanted, math.huge)
   end
 
@@ -95,10 +96,13 @@ do
     end)
   end
 
+  -- A part of them, if they are many: another part at every call, because their tasks may not be wanted.
   function S.leases_until(instant)
+    local count = math.max(S.ENTRIES_PER_CALL, S.limit or 0)
+    local parts = math.ceil(call("ZCOUNT", S.root .. "leases", "-inf", instant) / count)
     return leases(instant, function(job)
       return job.lease_expires <= instant
-    end)
+    end, parts > 1 and S.now % parts * count or 0, count)
   end
 
   function S.leases_of(workers)

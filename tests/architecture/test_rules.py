@@ -33,7 +33,7 @@ SQL_OBJECT = re.compile(
 
 NOT_RULES = {"__init__", "ledger", "state"}
 """Files of the ledger that call the rules, or say what they ask of a store: a server has its own."""
-NOT_IN_LEDGER = {"audit", "deferred", "enqueue_locks", "types", "unlocked", "user_transactions", "versions"}
+NOT_IN_LEDGER = {"audit", "deferred", "enqueue_locks", "missing", "types", "unlocked", "user_transactions", "versions"}
 """Files of the server that carry out no rule of the ledger: structure, installation, locks, work after a user's
 commit."""
 FAST_PATH = "fast_"

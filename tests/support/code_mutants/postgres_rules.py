@@ -7,6 +7,7 @@ WAITING = "tests/engines/test_postgres_waiting.py"
 PLANS = "tests/engines/test_postgres_plans.py"
 NOTIFICATIONS = "tests/engines/test_postgres_notifications.py"
 SUITE = "tests/contract/suite.py"
+MISSING = "tests/engines/test_postgres_missing.py"
 
 MUTANTS = (
     Mutant(
@@ -328,5 +329,46 @@ MUTANTS = (
         "            loss_error = j.loss_error\n",
         "A later loss of the job has the wrong cause.",
         (f"{SUITE}::test_disown::test_a_renewal_removes_the_error_of_a_death_that_was_none",),
+    ),
+    # Jobs that were deleted by hand
+    Mutant(
+        "a prune does not look for heads that are missing",
+        "engines/postgres/rules/prune.sql",
+        "    PERFORM repair_lane(queue, lane, p_now) FROM headless_lane\n    WHERE",
+        "    PERFORM 1 FROM headless_lane\n    WHERE",
+        "A lane whose head was deleted by hand stands still for ever.",
+        (f"{MISSING}::test_a_prune_lets_a_lane_go_on_whose_head_is_missing",),
+    ),
+    Mutant(
+        "a clear does not look for heads that are missing",
+        "engines/postgres/rules/scopes.sql",
+        "        PERFORM repair_lane(queue, lane, v_now) FROM headless_lane\n",
+        "        PERFORM 1 FROM headless_lane\n",
+        "A lane that was cleared takes jobs and gives none.",
+        (f"{MISSING}::test_a_lane_whose_head_is_missing_can_be_cleared",),
+    ),
+    Mutant(
+        "a lane goes on counting jobs that are missing",
+        "engines/postgres/rules/lanes.sql",
+        "            PERFORM recount_lane(j.queue, j.lane, 0, p_now);\n",
+        "            NULL;\n",
+        "A lane with a limit refuses jobs although it is empty.",
+        (f"{MISSING}::test_missing_jobs_behind_the_head_do_not_stop_the_last_one",),
+    ),
+    Mutant(
+        "a pool waits for a job of an older size that is missing",
+        "engines/postgres/rules/missing.sql",
+        "WHERE name = p_queue AND old_live > 0 RETURNING",
+        "WHERE name = p_queue AND false RETURNING",
+        "The jobs with a key of that pool never run again.",
+        (f"{MISSING}::test_a_missing_job_of_an_older_size_does_not_hold_up_a_pool",),
+    ),
+    Mutant(
+        "the children of a missing head wait for it",
+        "engines/postgres/rules/missing.sql",
+        "    PERFORM defer_children(p_queue, v_head, parent_arrival, 'failed') FROM (",
+        "    PERFORM 1 FROM (",
+        "They wait for ever.",
+        (f"{MISSING}::test_the_end_of_a_missing_head_resolves_its_children",),
     ),
 )

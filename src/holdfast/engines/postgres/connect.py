@@ -11,6 +11,7 @@ prepared, and runs every statement inside a transaction.
 asyncpg carries all calls. psycopg is used for one purpose: the transaction of a plain (not async) handler.
 """
 
+import logging
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,6 +24,9 @@ from holdfast.engines.postgres import failures
 from holdfast.engines.postgres.durability import Durability
 from holdfast.errors import Unsupported
 
+_logger = logging.getLogger("holdfast.postgres")
+
+DAMAGE = "HF002"  # SQLSTATE of a warning that `rules/missing.sql` raises
 CONNECT_TIMEOUT_S = 10.0  # a server that accepts no connection for this long counts as unreachable
 STATEMENT_TIMEOUT_S = 60.0  # our statements take milliseconds: one that takes this long is stuck
 SERVER_GRACE_S = 5.0  # the server ends a statement this much later than the client, whose error says more
@@ -152,6 +156,7 @@ class Connector:
             raise failures.of_connecting(error, self._place, login_worked=self.login_worked) from error
         _set_tcp_options(connection)
         _register_array_types(connection)
+        connection.add_log_listener(_log_damage)
         return connection
 
     async def check_session(self, connection: asyncpg.Connection) -> None:
@@ -202,6 +207,11 @@ def socket_of(connection: asyncpg.Connection) -> socket.socket | None:
     transport: Any = getattr(connection, "_transport", None)  # asyncpg has no public name for it
     found: socket.socket | None = None if transport is None else transport.get_extra_info("socket")
     return None if found is None or found.fileno() < 0 else found
+
+
+def _log_damage(_: object, message: Any) -> None:
+    if message.sqlstate == DAMAGE:
+        _logger.error("%s", message.message)
 
 
 def _register_array_types(connection: asyncpg.Connection) -> None:

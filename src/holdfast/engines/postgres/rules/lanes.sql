@@ -108,6 +108,8 @@ BEGIN
             v_next.hold := v_next.hold & ~{{hold.lane}};
             v_next := as_waiting(v_next, l.paused, p_now);
             PERFORM put_job(v_from, v_next);
+        ELSE  -- the others have ended in users' transactions, or were deleted by hand
+            PERFORM recount_lane(j.queue, j.lane, 0, p_now);
         END IF;
     END IF;
 END $$;

@@ -127,6 +127,7 @@ $$;
 
 -- Lanes that have been empty for as long as a record is kept. Looks at the next lanes after `lane_cursor`; if another
 -- call does so, it looks at none.
+-- PR3: it also repairs those whose head is missing.
 CREATE FUNCTION prune_lanes(p_now bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     c_lanes CONSTANT int := 1000;  -- in one call
@@ -156,6 +157,8 @@ BEGIN
         ORDER BY queue, lane FOR UPDATE SKIP LOCKED
     ) AS idle WHERE l.queue = idle.queue AND l.lane = idle.lane;
     UPDATE lane_cursor SET queue = v_queue, lane = v_lane WHERE queue <> v_queue OR lane <> v_lane;
+    PERFORM repair_lane(queue, lane, p_now) FROM headless_lane
+    WHERE (queue, lane) > (w.queue, w.lane) AND (v_queue = '' OR (queue, lane) <= (v_queue, v_lane));
 END $$;
 
 -- Fold rows of `tally` into `counter`; answers how many. One statement, so readers, who add up the two, count each

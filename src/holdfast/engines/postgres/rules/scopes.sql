@@ -99,6 +99,10 @@ BEGIN
     END LOOP;
     PERFORM resolve(v_now);
     v_more := live_ids(v_queue, v_lane, v_up_to, 1) <> '{}';
+    IF NOT v_more THEN
+        PERFORM repair_lane(queue, lane, v_now) FROM headless_lane
+        WHERE queue = v_queue AND lane = coalesce(v_lane, lane);
+    END IF;
     IF v_chunk IS NOT NULL AND v_lane IS NULL THEN
         PERFORM set_clearing(v_queue, v_more, v_now);
     END IF;

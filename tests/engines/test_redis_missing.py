@@ -14,9 +14,19 @@ from holdfast.model.job import Given, JobKey, JobRecord
 from holdfast.model.observe import Find, Get, Lanes, Prune, Stats
 from holdfast.model.operate import Cancel, Clear, Pause, Pools, Resize, Resume
 from holdfast.model.produce import Enqueue, Group, GroupAccepted, NewJob, Parent, PoolPlace
-from holdfast.model.records import LaneRecord
+from holdfast.model.records import LaneRecord, WorkerRecord
 from holdfast.model.states import JobState, Reason
-from holdfast.model.work import Claim, Exchange, Expired, Lease, QueueClaim, Settlement, SettleStatus, TaskClaim
+from holdfast.model.work import (
+    Claim,
+    Exchange,
+    Expired,
+    Heartbeat,
+    Lease,
+    QueueClaim,
+    Settlement,
+    SettleStatus,
+    TaskClaim,
+)
 from holdfast.runtime import SystemRuntime
 
 TASKS = (TaskClaim(task="t", lease_len=60 * SECOND),)
@@ -346,6 +356,19 @@ async def test_a_thousand_missing_records_are_repaired_by_one_claim(damaged_stor
         assert await store.work_off() == ["there"]
 
         assert (await store.engine.stats("q")).queues[0].totals.failed == 1_000
+
+
+@pytest.mark.parametrize("kind", ["workers", "pools", "schedules", "unfinished"])
+async def test_a_small_record_that_is_cut_stops_no_call(damaged_store: Callable[[], Any], kind: str) -> None:
+    async with damaged_store() as store:
+        await store.put("there", "second", pool=PoolPlace(2, "k"))
+        store.server.execute("HSET", f"{store.root}{kind}", "q", b"\x85\xa4ab")
+
+        await store.engine.perform(Heartbeat(worker=WorkerRecord(worker="q")))
+        await store.engine.perform(Prune())
+        assert await store.work_off() == ["there", "second"]
+
+        store.server.execute("HDEL", f"{store.root}{kind}", "q")
 
 
 async def test_a_lane_whose_jobs_are_in_no_index_goes_on(damaged_store: Callable[[], Any]) -> None:

@@ -369,6 +369,14 @@ MUTANTS = (
         "A lane whose jobs are all missing stops the claims of all queues.",
         (f"{_MISSING}::test_a_lane_with_missing_records_goes_on",),
     ),
+    Mutant(
+        "a cut record of a worker or pool ends the call",
+        "engines/redis/lua/state_edges.lua",
+        'pcall(cmsgpack.unpack, raw or "")',
+        "true, raw and cmsgpack.unpack(raw)",
+        "One damaged record of a worker stops every prune.",
+        (f"{_MISSING}::test_a_small_record_that_is_cut_stops_no_call",),
+    ),
     # Leases
     Mutant(
         "a reaper reads all expired leases",

@@ -197,11 +197,16 @@ do
   local small = { pools = {}, workers = {}, schedules = {}, unfinished = {} } -- name → record, false: there is none
   local small_changes = { pools = {}, workers = {}, schedules = {}, unfinished = {} } -- name → true
 
+  -- False: there is none, or it is cut. The next one of that name replaces it.
+  local function unpack_small(raw)
+    local is_whole, record = pcall(cmsgpack.unpack, raw or "")
+    return is_whole and record or false
+  end
+
   function S.small_record(set, name)
     local record = small[set][name]
     if record == nil then
-      local raw = call("HGET", S.root .. set, name)
-      record = raw and cmsgpack.unpack(raw)
+      record = unpack_small(call("HGET", S.root .. set, name))
       small[set][name] = record
     end
     return record or nil
@@ -212,7 +217,7 @@ do
     local stored = call("HGETALL", S.root .. set)
     for index = 1, #stored, 2 do
       if small[set][stored[index]] == nil then
-        small[set][stored[index]] = cmsgpack.unpack(stored[index + 1])
+        small[set][stored[index]] = unpack_small(stored[index + 1])
       end
     end
     local names, found = {}, {}

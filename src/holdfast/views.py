@@ -56,8 +56,9 @@ class Shown:
 class Receipt(Shown):
     """The answer to an enqueue.
 
-    `position` and `depth` are known for lanes, `depth` also for queues with a limit; otherwise they are None. A
-    job of a lane that was enqueued in a user's transaction on PostgreSQL is `blocked` until the commit, without both.
+    `position` and `depth` are known for lanes, `depth` also for queues with a limit; otherwise they are None. In
+    a user's transaction on PostgreSQL a job with a lane, a pool or parents has neither, and is `blocked`, also if its
+    lane is empty: it takes its place after the commit.
     """
 
     answer: Literal["created", "duplicate", "completed"]

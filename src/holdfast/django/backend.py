@@ -49,12 +49,14 @@ class Backend(BaseTaskBackend):
         return check_backend(self.alias)
 
     def validate_task(self, task: Any) -> None:
-        """Called by Django for every task that is made: so this is where a task is declared."""
+        """Called by Django for every task that is made: so this is where a task is declared. Called again for every
+        enqueue: the task may have been made under other settings."""
         if self.queues and task.queue_name not in self.queues:
             known = ", ".join(sorted(self.queues))
             raise InvalidTask(
-                f"Queue '{task.queue_name}' is not valid for backend {self.alias!r}, which has: {known}. Add it to "
-                f'TASKS["{self.alias}"]["QUEUES"], or leave the list empty to allow every queue.'
+                f"Queue '{task.queue_name}' is not valid for backend. "
+                f'TASKS["{self.alias}"]["QUEUES"] has: {known}. Add it there, or leave the list empty to allow every '
+                "queue."
             )
         super().validate_task(task)
         self._backend_app.declare(task)
@@ -90,7 +92,8 @@ class Backend(BaseTaskBackend):
         return result
 
     def _draft(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Draft[Any]:
-        declared = self._backend_app.declare(task)
+        self.validate_task(task)
+        declared = self._backend_app.tasks[task.module_path]
         options: dict[str, Any] = {"queue": task.queue_name, "priority": task.priority}
         if task.run_after is not None:
             options["at"] = as_aware(task.run_after)

@@ -1,5 +1,6 @@
 """Tasks, backends and Apps: what is declared where, by which options, and at which address."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +61,19 @@ def test_a_task_is_stored_by_its_path() -> None:
 def test_a_queue_that_the_settings_do_not_name_is_refused_with_advice() -> None:
     from holdfast.django.tasks_api import InvalidTask
 
-    with settings_with(), pytest.raises(InvalidTask, match="which has: default"):
+    with settings_with(), pytest.raises(InvalidTask, match="has: default"):
         tasks().add.using(queue_name="billing")
+
+
+def test_a_task_that_was_made_under_other_settings_is_refused_at_its_enqueue() -> None:
+    from holdfast.django.tasks_api import InvalidTask
+
+    made_before = tasks().add.using(queue_name="billing")
+    with settings_with(durability="none"):
+        with pytest.raises(InvalidTask, match="Queue 'billing' is not valid for backend"):
+            made_before.enqueue(1)
+        with pytest.raises(InvalidTask, match="Queue 'billing' is not valid for backend"):
+            asyncio.run(made_before.aenqueue(1))
 
 
 def test_queues_that_are_one_text_are_refused() -> None:

@@ -4,11 +4,15 @@ Around each attempt, old database connections are closed, as Django does around 
 when it begins. A plain function has a thread of the worker, where its connections are. The sync code of an async one,
 such as its queries, has a thread for each attempt (`sync_code.py`). `ends.py` sends `task_finished`.
 
+A retry reads the job first: its result has the errors and the workers of the earlier attempts, and a lease has neither.
+If the store does not answer, the attempt goes on without them.
+
 With `transaction=True` the function runs in `atomic()`, and the commit of that block also completes the job.
 """
 
 import inspect
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +25,7 @@ from holdfast.django.ends import close_connections
 from holdfast.django.results import RunningResult
 from holdfast.django.sync_code import own_thread
 from holdfast.django.tasks_api import InvalidTask, task_started
+from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.django.backend_apps import BackendApp
@@ -88,7 +93,11 @@ def _around_sync(task: Any, backend_app: "BackendApp") -> Callable[[Context[Any]
     def around(ctx: Context[Any]) -> Iterator[None]:
         close_old_connections()
         try:
-            running = RunningResult(task, backend_app, ctx)
+            job = ctx.job
+            if ctx.is_retry:
+                with suppress(HoldfastError):
+                    job = backend_app.app.control.get(job.id, queue=job.queue)
+            running = RunningResult(task, backend_app, ctx, job)
             token = RUNNING.set(running)
             backend_app.ends.begin(ctx, running)
             try:
@@ -124,7 +133,11 @@ def _async_handler(task: Any) -> Callable[..., Any]:
 def _around_async(task: Any, backend_app: "BackendApp") -> Callable[[Context[Any], Next], Any]:
     async def around(ctx: Context[Any], proceed: Next) -> Any:
         async with own_thread():
-            running = RunningResult(task, backend_app, ctx)
+            job = ctx.job
+            if ctx.is_retry:
+                with suppress(HoldfastError):
+                    job = await backend_app.app.control.aget(job.id, queue=job.queue)
+            running = RunningResult(task, backend_app, ctx, job)
             token = RUNNING.set(running)
             backend_app.ends.begin(ctx, running)
             try:

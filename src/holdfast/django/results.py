@@ -171,17 +171,17 @@ def as_aware(at: datetime) -> datetime:
 class RunningResult:
     """The result of the job whose attempt runs here, and what its function has returned."""
 
-    def __init__(self, task: Any, backend_app: "BackendApp", ctx: Context[Any]) -> None:
+    def __init__(self, task: Any, backend_app: "BackendApp", ctx: Context[Any], job: Job) -> None:
         self.sender: type[Any] = type(task_backends[backend_app.alias])
         self._app = backend_app.app
         self._declared = backend_app.tasks[task.module_path].holdfast
         self.value: Any = None
-        self.result = result_of(task, backend_app.alias, ctx.job)
+        self.result = result_of(task, backend_app.alias, job)
         object.__setattr__(self.result, "status", TaskResultStatus.RUNNING)
         object.__setattr__(self.result, "last_attempted_at", as_django(self._now()))
         if self.result.started_at is None:
             object.__setattr__(self.result, "started_at", self.result.last_attempted_at)
-        self.result.worker_ids[:] = [ctx.worker]
+        self.result.worker_ids[:] = [*(attempt.worker for attempt in job.attempts), ctx.worker]
 
     def succeeded(self, at: datetime) -> HoldfastTaskResult:
         """The result of the job, which has succeeded: with the return value as it is stored."""

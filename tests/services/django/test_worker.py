@@ -210,6 +210,39 @@ def test_a_failed_job_is_finished_once_after_its_last_attempt(backend: str) -> N
     assert seen == [("started", result.id, "RUNNING")] * 2 + [("finished", result.id, "FAILED")]
 
 
+@pytest.mark.parametrize("name", ["fail", "fail_later"])
+def test_the_start_of_a_retry_has_the_errors_and_workers_of_earlier_attempts(backend: str, name: str) -> None:
+    from holdfast.django.tasks_api import task_started
+
+    seen: list[Any] = []
+
+    def receive(task_result: Any, **_: Any) -> None:
+        errors = [error.exception_class for error in task_result.errors]
+        seen.append((str(task_result.status), task_result.attempts, errors, len(task_result.worker_ids)))
+
+    task_started.connect(receive)
+    try:
+        finished(backend, getattr(tasks(), name).using(backend=backend).enqueue("x"))
+    finally:
+        task_started.disconnect(receive)
+    assert seen == [("RUNNING", 1, [], 1), ("RUNNING", 2, [ValueError], 2)]
+
+
+def test_a_retry_runs_if_its_earlier_attempts_cannot_be_read(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast import EngineUnavailable
+    from holdfast.django import get_app
+
+    def unavailable(*_: Any, **__: Any) -> None:
+        raise EngineUnavailable("away")
+
+    result = tasks().describe.using(backend=backend).enqueue(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(get_app(backend).control), "get", unavailable)
+        run_worker(backend)
+    result.refresh()
+    assert (result.status, result.attempts) == ("SUCCESSFUL", 2)
+
+
 def test_a_receiver_of_a_failure_gets_no_old_connection(backend: str) -> None:
     from django.db import connections
 

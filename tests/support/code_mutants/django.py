@@ -48,6 +48,14 @@ MUTANTS = (
         (f"{WORKER}::test_the_effects_of_a_failed_attempt_are_rolled_back[sqlite]",),
     ),
     Mutant(
+        "a retry fails if its earlier attempts cannot be read",
+        "django/handler.py",
+        "                with suppress(HoldfastError):\n                    job = backend_app",
+        "                with suppress():\n                    job = backend_app",
+        "A store that does not answer for a moment costs an attempt, only because its errors could not be shown.",
+        (f"{WORKER}::test_a_retry_runs_if_its_earlier_attempts_cannot_be_read[sqlite]",),
+    ),
+    Mutant(
         "a retry is announced as the end of the job",
         "django/ends.py",
         "        app.on(events.Retrying)(self._forget)\n",

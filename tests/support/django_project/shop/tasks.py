@@ -67,7 +67,7 @@ def fail(text: str) -> None:
     raise ValueError(text)
 
 
-@task
+@task(max_attempts=2, backoff=0)
 async def fail_later(text: str) -> None:
     raise ValueError(text)
 

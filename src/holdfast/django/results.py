@@ -52,6 +52,8 @@ REFRESHED = (
 class HoldfastTaskResult(TaskResult):
     """Django's result, with the job as Holdfast has it."""
 
+    enqueued_at: datetime | None = field(compare=False)
+    """From `enqueue` by the clock of this process; once the job was read, by the clock of the store. `==` ignores it."""
     job: Job | None = field(default=None, repr=False, compare=False)
     """None until the job has been read: `refresh()`."""
 

@@ -271,3 +271,14 @@ def test_a_connection_in_no_transaction_is_refused(backend: str) -> None:
 def test_the_result_of_an_enqueue_can_be_compared(backend: str) -> None:
     first, second = add(backend).enqueue(1), add(backend).enqueue(1)
     assert (first == first, first == second) == (True, False)  # noqa: PLR0124
+
+
+@pytest.mark.parametrize("options", [{}, {"run_after": datetime(2040, 1, 1, tzinfo=UTC)}, {"priority": 3}])
+def test_the_result_of_an_enqueue_equals_the_one_that_is_read(backend: str, options: dict[str, Any]) -> None:
+    result = add(backend).using(**options).enqueue(1)
+    assert result == add(backend).get_result(result.id)
+
+
+async def test_the_result_of_an_async_enqueue_equals_the_one_that_is_read(backend: str) -> None:
+    result = await add(backend).aenqueue(1)
+    assert result == await add(backend).aget_result(result.id)

@@ -11,13 +11,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from asgiref.sync import AsyncToSync, sync_to_async
-from django.core.exceptions import ImproperlyConfigured, SynchronousOnlyOperation
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from holdfast.django.backend_apps import APPS, BackendApp
 from holdfast.django.checks import check_backend
 from holdfast.django.holdfast_task import HoldfastTask
 from holdfast.django.results import HoldfastTaskResult, as_aware, enqueued, result_of
+from holdfast.django.sync_code import refused_in_async_code
 from holdfast.django.tasks_api import BaseTaskBackend, InvalidTask, TaskResultDoesNotExist, task_enqueued
 from holdfast.draft import Draft
 from holdfast.errors import InvalidOption, JobNotFound, ResultExpired, SchemaMismatch
@@ -63,16 +64,13 @@ class Backend(BaseTaskBackend):
 
     # Enqueue
 
+    @refused_in_async_code("enqueue", "task.aenqueue(...)")
     def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> HoldfastTaskResult:
         draft = self._draft(task, args, kwargs)
         transaction = _chosen_transaction(task)
         if transaction is None:
             connection = connections[self._backend_app.database]
-            try:
-                transaction = connection if in_transaction(connection) else None
-            except SynchronousOnlyOperation as error:
-                message = "enqueue() blocks, and this is async code: write `await task.aenqueue(...)`."
-                raise SynchronousOnlyOperation(message) from error
+            transaction = connection if in_transaction(connection) else None
         with _advice():
             (handle,) = self._backend_app.app.client.enqueue_many([draft], transaction=transaction)
         result = self._enqueued(task, draft, handle)
@@ -111,6 +109,7 @@ class Backend(BaseTaskBackend):
 
     # Results
 
+    @refused_in_async_code("get_result", "task.aget_result(...)")
     def get_result(self, result_id: str, *, queue_name: str | None = None) -> HoldfastTaskResult:
         app = self._backend_app.app
         try:

@@ -19,6 +19,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from holdfast.context import Context
+from holdfast.django.sync_code import refused_in_async_code
 from holdfast.django.tasks_api import TaskError, TaskResult, TaskResultStatus, task_backends
 from holdfast.errors import HoldfastError, JobCancelled, JobFailed
 from holdfast.model.states import JobState
@@ -53,7 +54,7 @@ class HoldfastTaskResult(TaskResult):
     """Django's result, with the job as Holdfast has it."""
 
     enqueued_at: datetime | None = field(compare=False)
-    """From `enqueue` by the clock of this process; once the job was read, by the clock of the store. `==` ignores it."""
+    """From `enqueue` by the clock of this process; from a job that was read by that of the store. `==` ignores it."""
     job: Job | None = field(default=None, repr=False, compare=False)
     """None until the job has been read: `refresh()`."""
 
@@ -62,6 +63,7 @@ class HoldfastTaskResult(TaskResult):
         """Counted attempts. `worker_ids` may have fewer: the history of a job has an end."""
         return len(self.worker_ids) if self.job is None else self.job.attempt
 
+    @refused_in_async_code("refresh", "result.arefresh()")
     def refresh(self) -> None:
         """Read the job again."""
         self._copy(self.task.get_backend().get_result(self.id, queue_name=self.task.queue_name))

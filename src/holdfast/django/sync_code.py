@@ -6,11 +6,15 @@ end closes no connection of another one, and a worker may itself run in asgiref'
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from typing import Any, TypeVar
 
 from asgiref.sync import AsyncToSync, SyncToAsync, ThreadSensitiveContext
 from django.db import connections
+from django.utils.asyncio import async_unsafe
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 CLOSING_TIMEOUT_S = 1.0
 """A thread that still runs sync code of a cancelled attempt closes its connections after that, and nobody waits."""
@@ -42,3 +46,9 @@ async def own_thread() -> AsyncIterator[None]:
                 closing = asyncio.wrap_future(executor.submit(connections.close_all))
                 executor.shutdown(wait=False)
                 await asyncio.wait([closing], timeout=CLOSING_TIMEOUT_S)
+
+
+def refused_in_async_code(name: str, instead: str) -> Callable[[F], F]:
+    """The method blocks. On an event loop it raises Django's SynchronousOnlyOperation, which names the async form."""
+    decorate: Callable[[F], F] = async_unsafe(f"{name}() blocks, and this is async code: write `await {instead}`.")
+    return decorate

@@ -113,16 +113,21 @@ def test_async_code_that_a_transaction_waits_for_takes_part_in_it(backend: str) 
     assert not exists(backend, result.id)
 
 
-def test_a_blocking_enqueue_on_an_event_loop_is_refused(backend: str) -> None:
+def test_blocking_methods_in_async_code_raise_djangos_error(backend: str) -> None:
     from django.core.exceptions import SynchronousOnlyOperation
 
-    from holdfast import BlockingCall
+    task, result = add(backend), add(backend).enqueue(1)
 
-    async def enqueue() -> None:
-        add(backend).enqueue(1)
+    async def call(method: Any, *arguments: Any) -> None:
+        method(*arguments)
 
-    with pytest.raises((BlockingCall, SynchronousOnlyOperation), match="aenqueue"):
-        asyncio.run(enqueue())
+    for method, arguments, advice in (
+        (task.enqueue, (1,), "aenqueue"),
+        (task.get_result, (result.id,), "aget_result"),
+        (result.refresh, (), "arefresh"),
+    ):
+        with pytest.raises(SynchronousOnlyOperation, match=f"async code: write .*{advice}"):
+            asyncio.run(call(method, *arguments))
 
 
 def test_the_options_of_using_reach_the_job(backend: str) -> None:

@@ -1,8 +1,9 @@
 """One App for each entry of TASKS that uses this backend, with the Django tasks that were declared on it.
 
 Django makes a backend object per thread, so neither tasks nor connections can belong to it. They belong to the App of
-its alias, one per process. A task is declared when Django validates it, which is when it is made. No name that comes
-from the store is ever imported: a job whose task was not declared here is not run here.
+its alias, one per process. Tests may change the settings: an entry with other OPTIONS has another App, and the earlier
+App is taken again with its OPTIONS. A task is declared when Django validates it, which is when it is made. No name that
+comes from the store is ever imported: a job whose task was not declared here is not run here.
 """
 
 from collections.abc import Callable, Mapping
@@ -41,11 +42,11 @@ class DeclaredTask:
 
 
 class BackendApp:
-    """The App of one alias of TASKS. Making one does no I/O."""
+    """The App of one alias of TASKS, with the OPTIONS of now. Making one does no I/O."""
 
     def __init__(self, alias: str) -> None:
         self.alias = alias
-        options = backend_options(alias)
+        self.options = options = backend_options(alias)
         try:
             self.app: App[Any] = App(
                 lambda: address_of(self.database),
@@ -60,7 +61,8 @@ class BackendApp:
     @property
     def database(self) -> str:
         """The alias of the database that has the jobs."""
-        return database_of(self.alias)
+        database: str = self.options.get("database", "default")
+        return database
 
     def declare(self, task: Any) -> DeclaredTask:
         """The task as the App has it. A task that is seen for the first time is declared."""
@@ -90,14 +92,14 @@ class BackendApp:
         )
 
     def declare_all(self) -> None:
-        """Import the apps' `tasks` modules, and declare here the tasks of all backends.
+        """Import the apps' `tasks` modules, and declare here the tasks of all backends, earlier OPTIONS included.
 
         `using(backend=...)` may enqueue any of them here. Their queue may be none of this backend: the caller can name
         another one. A task that has a name of another task here is left out: `using` refuses it.
         """
         autodiscover_modules(TASKS_MODULE)
-        for alias in holdfast_aliases():
-            for name, declared in list(APPS[alias].tasks.items()):
+        for other in APPS.made():
+            for name, declared in list(other.tasks.items()):
                 if name not in self.tasks:
                     self._declare_copy(declared.django)
 
@@ -172,12 +174,30 @@ class BackendApps:
     def __init__(self, make: Callable[[str], BackendApp]) -> None:
         self._make = make
         self._by_alias: dict[str, BackendApp] = {}
+        self._made: list[BackendApp] = []
+        """Those of earlier OPTIONS included."""
 
     def __getitem__(self, alias: str) -> BackendApp:
         found = self._by_alias.get(alias)
         if found is None:  # `setdefault` keeps the first of two threads; a lock could be held during a fork
-            found = self._by_alias.setdefault(alias, self._make(alias))
+            found = self._by_alias.setdefault(alias, self._with_options(alias))
+            if found not in self._made:
+                self._made.append(found)
         return found
+
+    def _with_options(self, alias: str) -> BackendApp:
+        options = backend_options(alias)
+        same = (made for made in self._made if made.alias == alias and made.options == options)
+        return next(same, None) or self._make(alias)
+
+    def settings_changed(self, *, setting: str, **_: Any) -> None:
+        """Receives `setting_changed`. No App is closed: it may run a worker."""
+        if setting == "TASKS":
+            self._by_alias.clear()
+
+    def made(self) -> list[BackendApp]:
+        """The Apps of all OPTIONS that this process has had."""
+        return list(self._made)
 
     def using_database(self, database: str) -> list[BackendApp]:
         """Those whose jobs are in this database. An entry of TASKS with another backend has no App."""
@@ -198,7 +218,10 @@ def holdfast_aliases() -> list[str]:
 
 def get_app(backend: str = "default") -> App[Any]:
     """The App of an entry of TASKS: for `control`, events, middleware, or a worker in code."""
-    if backend not in holdfast_aliases():
+    from holdfast.django.backend import Backend
+    from holdfast.django.tasks_api import task_backends
+
+    if backend not in list(task_backends) or not isinstance(task_backends[backend], Backend):
         known = ", ".join(holdfast_aliases()) or "none"
         raise ImproperlyConfigured(
             f'TASKS["{backend}"] does not use holdfast.django.Backend. Entries that do: {known}.'

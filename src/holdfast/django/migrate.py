@@ -32,19 +32,21 @@ def create_tables(*, using: str, **more: Any) -> None:
         _close_before_drop(connections[using].creation, backend_app)
 
 
-def _close_before_drop(creation: Any, backend_app: BackendApp) -> None:
+def _close_before_drop(creation: Any, migrated: BackendApp) -> None:
     destroy = creation.destroy_test_db
 
     @wraps(destroy)
     def close_and_destroy(
         old_database_name: Any = None, verbosity: int = 1, keepdb: bool = False, suffix: Any = None
     ) -> None:
-        backend_app.app.close()
+        for backend_app in APPS.made():
+            if backend_app.database == migrated.database:
+                backend_app.app.close()
         settings = creation.connection.settings_dict if suffix is None else creation.get_test_db_clone_settings(suffix)
         file = str(settings["NAME"])
         destroy(old_database_name, verbosity, keepdb, suffix)
         if creation.connection.vendor == "sqlite" and not keepdb:
-            _remove_files_beside(file, backend_app)
+            _remove_files_beside(file, migrated)
 
     creation.destroy_test_db = close_and_destroy
 

@@ -165,6 +165,48 @@ def test_settings_that_change_do_not_make_a_task_two() -> None:
         assert before.using(priority=1).priority == 1
 
 
+def test_settings_with_other_options_have_another_app() -> None:
+    from holdfast import JobNotFound
+    from holdfast.django import get_app
+
+    before = get_app()
+    with settings_with(namespace="elsewhere", durability="none"):
+        elsewhere = get_app()
+        elsewhere.migrate()
+        job = tasks().add.enqueue(1)
+        elsewhere.worker(until_empty=True).run()
+        assert elsewhere.control.get(job.id).state == "succeeded"
+        elsewhere.close()
+    assert get_app() is before
+    with pytest.raises(JobNotFound):
+        before.control.get(job.id)
+    with settings_with(namespace="elsewhere", durability="none"):
+        assert get_app() is elsewhere
+
+
+def test_a_task_that_was_declared_under_other_settings_is_known() -> None:
+    from holdfast.django import get_app
+
+    job = tasks().add.enqueue(1)
+    with settings_with(durability="durable"):
+        assert tasks().add.get_result(job.id) == job
+        get_app().close()
+
+
+def test_an_entry_that_cannot_be_imported_does_not_hide_the_app_of_another_one() -> None:
+    from django.conf import settings
+    from django.core.exceptions import ImproperlyConfigured
+    from django.test import override_settings
+
+    from holdfast.django import get_app
+
+    before = get_app()
+    with override_settings(TASKS={**settings.TASKS, "missing": {"BACKEND": "does.not.exist"}}):
+        assert get_app() is before
+    with pytest.raises(ImproperlyConfigured, match="Entries that do: default"):
+        get_app("nowhere")
+
+
 def test_a_worker_serves_the_queues_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     from django.core.management import call_command
     from django.test import override_settings

@@ -4,7 +4,7 @@ import os
 
 from django.conf import settings
 from django.db import connection, transaction
-from django.test import TestCase, TransactionTestCase
+from django.test import TestCase, TransactionTestCase, override_settings
 
 from django_project.shop.models import Order
 from django_project.shop.tasks import add, ship
@@ -40,6 +40,11 @@ class InTestCase(TestCase):
 
 
 class InTransactionTestCase(TransactionTestCase):
+    def test_another_app_of_changed_settings_stays_open(self) -> None:
+        with override_settings(TASKS={"default": {**settings.TASKS["default"], "OPTIONS": {"durability": "fast"}}}):
+            add.enqueue(1)
+            get_app().worker(until_empty=True).run()
+
     def test_a_worker_runs_what_a_transaction_has_committed(self) -> None:
         order = Order.objects.create(name="lamp")
         with transaction.atomic():

@@ -2,9 +2,9 @@
 
 import os
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+
+from django_databases import in_file, on_server
 
 SECRET_KEY = "not a secret: only tests use it"
 USE_TZ = True
@@ -13,31 +13,9 @@ INSTALLED_APPS = ["holdfast.django", "django_project.shop"]
 if find_spec("django.tasks") is None:
     INSTALLED_APPS.append("django_tasks")
 
-FILE = Path(os.environ["HOLDFAST_TEST_DJANGO_FILE"])
 SERVER = os.environ.get("HOLDFAST_TEST_DJANGO_SERVER", "")
 
-
-def on_server(url: str) -> dict[str, Any]:
-    parts = urlsplit(url)
-    return {
-        "ENGINE": "django.db.backends.postgresql",
-        "NAME": unquote(parts.path.lstrip("/")),
-        "USER": unquote(parts.username or ""),
-        "PASSWORD": unquote(parts.password or ""),
-        "HOST": parts.hostname or "",
-        "PORT": parts.port or "",
-        "CONN_MAX_AGE": int(os.environ.get("HOLDFAST_TEST_DJANGO_MAX_AGE_S", "0")),
-    }
-
-
-in_file = {
-    "ENGINE": "django.db.backends.sqlite3",
-    "NAME": FILE,
-    "OPTIONS": {"transaction_mode": "IMMEDIATE", "timeout": 20},
-    "TEST": {"NAME": f"{FILE}.test"},
-}
-
-DATABASES: dict[str, dict[str, Any]] = {"default": in_file}
+DATABASES: dict[str, dict[str, Any]] = {"default": in_file(os.environ["HOLDFAST_TEST_DJANGO_FILE"])}
 TASKS: dict[str, dict[str, Any]] = {
     "default": {
         "BACKEND": "holdfast.django.Backend",

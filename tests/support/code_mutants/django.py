@@ -16,6 +16,22 @@ MUTANTS = (
         (f"{ENQUEUE}::test_an_enqueue_in_atomic_is_rolled_back_with_it[postgres]",),
     ),
     Mutant(
+        "a task is not checked when it is enqueued",
+        "django/backend.py",
+        "        self.validate_task(task)\n",
+        "        self._backend_app.declare(task)\n",
+        "A task that was made under other settings goes into a queue where no worker looks.",
+        (f"{DECLARING}::test_a_task_that_was_made_under_other_settings_is_refused_at_its_enqueue",),
+    ),
+    Mutant(
+        "a blocking method of Django's tasks checks for no event loop",
+        "django/sync_code.py",
+        "    return decorate\n",
+        "    return lambda method: method\n",
+        "Code that catches Django's SynchronousOnlyOperation meets another error, or its event loop stands still.",
+        (f"{ENQUEUE}::test_blocking_methods_in_async_code_raise_djangos_error[sqlite]",),
+    ),
+    Mutant(
         "async code ignores the transaction of its sync caller",
         "django/backend.py",
         "        if _may_have_sync_caller():\n",

@@ -81,6 +81,6 @@ def check_address(url: str) -> None:
 def unreadable(url: str) -> ConfigError:
     return ConfigError(
         f"The address {mask_password(url)} cannot be read: its port is no number up to 65535, or a bracket is missing. "
-        "Write it as in redis://ada:***@cache.example:6379/0.",
+        f"Write it as {url.partition('://')[0]}://USER:PASSWORD@HOST:PORT/NAME.",
         key="url",
     )

@@ -15,6 +15,7 @@ Instants and durations are int microseconds; an instant counts from 1970 UTC. Th
 
 import _signal  # type: ignore[import-not-found]  # `signal` makes enums of its answers, ten times as slowly
 import asyncio
+import gc
 import logging
 import os
 import random
@@ -216,12 +217,27 @@ def _call(future: "Future[T]", function: Callable[..., T], args: Any, kwargs: An
             future.set_result(answer)
 
 
+def thread_frames() -> dict[int, FrameType]:
+    """The innermost frame of each thread, by the thread's number.
+
+    Without garbage collection: on Python 3.11 a callback of the collector could let another thread run while this call
+    holds a lock of the interpreter. If that thread ended just then, the whole process would hang for ever.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames()
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 def waiting_threads(own_names: tuple[str, ...], waiting_in: Collection[str]) -> tuple[bool, list[FrameType]]:
     """True if no thread of this process runs other code than this one: each waits in a module of `waiting_in`, or has a
     name that begins with one of `own_names`. And the innermost frames of the code that may have called this one: that
     of this thread; if it is one of our own, those of the threads that wait."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
-    frames, here = sys._current_frames(), threading.get_ident()
+    frames, here = thread_frames(), threading.get_ident()
     waiting = {ident: frame for ident, frame in frames.items() if frame.f_globals.get("__name__") in waiting_in}
     own = {ident for ident in frames if names.get(ident, "").startswith(own_names)}
     return not frames.keys() - waiting.keys() - own - {here}, list(waiting.values()) if here in own else [frames[here]]

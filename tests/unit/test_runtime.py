@@ -374,3 +374,40 @@ def test_the_kernel_frees_the_lock_of_a_killed_process(files: Files, runtime: Sy
         process.kill()
         process.wait(30)
     assert files.lock(tmp_path / "lock") is not None
+
+
+FRAMES_WHILE_THREADS_END = """
+import gc, os, sys, threading, weakref
+from holdfast.runtime import thread_frames
+
+class Node:
+    pass
+
+def at_its_end(_):
+    for _ in range(200):  # long enough for the interpreter to let another thread run
+        pass
+
+def start_threads():
+    while True:
+        threading.Thread(target=int).start()
+
+references = []
+sys.setswitchinterval(1e-6)
+for _ in range(2):
+    threading.Thread(target=start_threads, daemon=True).start()
+gc.set_threshold(1)
+for _ in range(50_000):
+    for _ in range(3):
+        node = Node()
+        node.cycle = node
+        references.append(weakref.ref(node, at_its_end))
+    del references[:-50]
+    thread_frames()
+assert gc.isenabled()
+os._exit(0)
+"""
+
+
+def test_reading_the_frames_of_all_threads_never_hangs_the_process() -> None:
+    """On Python 3.11 it did within some thousand calls, if threads ended while garbage was collected."""
+    assert subprocess.run([sys.executable, "-c", FRAMES_WHILE_THREADS_END], check=False, timeout=60).returncode == 0

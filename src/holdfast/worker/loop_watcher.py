@@ -13,12 +13,11 @@ The same thread calls `on_period` each time: the worker uses it to stop attempts
 import asyncio
 import logging
 import os
-import sys
 import traceback
 from collections.abc import Callable
 
 from holdfast.model.instants import SECOND, Micros, Seconds
-from holdfast.runtime import Runtime
+from holdfast.runtime import Runtime, thread_frames
 
 PERIOD_S: Seconds = 0.25
 """Time between two checks."""
@@ -50,7 +49,7 @@ class LoopWatcher:
         """Called with how long no thread of this process could run. A process that was stopped does not count."""
         self._blocked_after_us: Micros = round(after_s * SECOND)
         self._loop = asyncio.get_running_loop()
-        self._thread_id = _own_thread_id()
+        self._thread_id = runtime.thread_id()
         self._scheduled_at: Micros | None = None
         """When the callback was scheduled, on the monotonic clock. None: it has run."""
         self._reported = False
@@ -104,7 +103,7 @@ class LoopWatcher:
             _logger.warning("The event loop runs again after %.1f s.", blocked_us / SECOND)
 
     def _report(self, blocked_us: Micros) -> None:
-        frame = sys._current_frames().get(self._thread_id)
+        frame = thread_frames().get(self._thread_id)
         stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
         _logger.warning(
             "The event loop has been blocked for %.1f s by the code below. Make it a plain function, which runs in a "
@@ -119,8 +118,3 @@ def _cpu_s() -> Seconds:
     """Processor time that this process has used."""
     times = os.times()
     return times.user + times.system
-
-
-def _own_thread_id() -> int:
-    own_frame = sys._getframe()
-    return next(ident for ident, frame in sys._current_frames().items() if frame is own_frame)

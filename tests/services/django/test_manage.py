@@ -62,6 +62,28 @@ def test_the_command_line_has_the_app_of_the_settings(manage: ManageProject) -> 
     assert manage("holdfast", "jobs", "show", "nothing").returncode == 4
 
 
+CALLED = """
+from asgiref.sync import async_to_sync, sync_to_async
+from django.core.management import call_command
+
+async def call(*arguments):
+    try:
+        await sync_to_async(call_command)("holdfast", *arguments)
+    except SystemExit as end:
+        return end.code
+"""
+
+
+def test_call_command_returns_if_a_command_succeeds_and_exits_if_it_fails(manage: ManageProject) -> None:
+    manage("migrate")
+    job = manage.shell("print(add_later.enqueue(2, 3).id)")
+    call = (
+        f"{CALLED}\nprint([async_to_sync(call)('worker', '--until-empty'), async_to_sync(call)('jobs', 'show', 'no')])"
+    )
+    assert manage.shell(call) == "[None, 4]"
+    assert manage.shell(f"print(add_later.get_result({job!r}).return_value)") == "5"
+
+
 def test_an_argument_may_begin_with_a_dash(manage: ManageProject) -> None:
     manage("migrate")
     answer = manage("holdfast", "enqueue", "django_project.shop.tasks.add", "--json", "--", "-5")

@@ -90,6 +90,14 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "a command that has succeeded ends the program that called it",
+        "django/management/commands/holdfast.py",
+        "            if end.code:  #",
+        "            if True:  #",
+        "A test of a Django project fails with SystemExit: 0 when it runs a worker with call_command.",
+        (f"{MANAGE}::test_call_command_returns_if_a_command_succeeds_and_exits_if_it_fails",),
+    ),
+    Mutant(
         "the address of the database is kept",
         "core/connection.py",
         "        if self._url not in (None, url):\n",

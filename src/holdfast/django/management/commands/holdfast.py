@@ -36,7 +36,11 @@ class Command(BaseCommand):
             command=f"manage.py holdfast{option} worker",
             queues=tuple(sorted(task_backends[alias].queues)),
         )
-        main(_without_django_options(arguments), program="manage.py holdfast", default=target)
+        try:
+            main(_without_django_options(arguments), program="manage.py holdfast", default=target)
+        except SystemExit as end:
+            if end.code:  # else `call_command` returns, as it does for Django's own commands
+                raise
 
     def _alias(self, backend: str) -> str:
         aliases = holdfast_aliases()

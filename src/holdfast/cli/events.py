@@ -93,7 +93,8 @@ def events(store: Store, follow: bool, job_id: str | None, queue: str | None, na
     """Show what happens to jobs, queues and workers.
 
     Events are not stored, so only those to come can be shown (--follow), or the past of one job (--job). With both, the
-    command ends when the job has ended. Some events may be lost on their way here; no worker waits for a reader.
+    command ends when the job has ended. Some events may be lost on their way here; no worker waits for a reader. Events
+    of different processes may arrive in any order: `started` can stand before `queued`.
     """
     if not follow and job_id is None:
         raise click.UsageError("Events are not stored. Add --follow for those to come, or --job ID for one job's past.")

@@ -5,7 +5,6 @@ pip downloads it once, from the index that it is configured with, and the folder
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -40,9 +39,14 @@ def folder_of_tests(release: str) -> Path:
             archive = _downloaded(release, Path(temporary))
             with tarfile.open(archive) as files:
                 inside = [file for file in files if re.match(r"[^/]+/tests/tasks/", file.name)]
-                files.extractall(temporary, inside, filter="data")
+                files.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.3 has none
+                files.extractall(temporary, inside)
             (found,) = Path(temporary).glob("*/tests")
-            shutil.move(found, folder)  # within one file system: a rename
+            try:
+                found.rename(folder)
+            except OSError:
+                if not folder.exists():  # else another process was faster
+                    raise
     return folder
 
 
@@ -56,6 +60,7 @@ def _downloaded(release: str, folder: Path) -> Path:
         "--retries",
         "1",
         "--no-input",
+        "--disable-pip-version-check",  # its notice would be the last line
     ]
     # The constraints of an installation may name another release; those of the build do not.
     environment = {name: value for name, value in os.environ.items() if name != "PIP_CONSTRAINT"}

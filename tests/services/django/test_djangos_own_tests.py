@@ -5,10 +5,12 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import django_source
 import pytest
 from django_databases import in_file, on_server
 from django_source import DOWNLOAD_TIMEOUT_S, DownloadFailed, folder_of_tests, release_with_tasks
@@ -142,3 +144,48 @@ def test_without_the_source_of_django_its_tests_are_skipped_but_never_in_ci(
     monkeypatch.setenv("HOLDFAST_TEST_NO_SKIPPED_DOWNLOADS", in_ci)
     with pytest.raises(ends, match="no index"):
         found_or_skipped(download_fails)
+
+
+def downloads(monkeypatch: pytest.MonkeyPatch, build: Path, meanwhile: Callable[[], object]) -> None:
+    """The source distribution is a small one, and this happens while it is downloaded."""
+
+    def download(release: str, folder: Path) -> Path:
+        source = folder / "source" / f"django-{release}" / "tests" / "tasks"
+        source.mkdir(parents=True)
+        (source / "test_tasks.py").write_text("")
+        with tarfile.open(folder / "django.tar.gz", "w:gz") as files:
+            files.add(folder / "source" / f"django-{release}", f"django-{release}")
+        meanwhile()
+        return folder / "django.tar.gz"
+
+    monkeypatch.setattr(django_source, "ROOT", build.parent)
+    monkeypatch.setattr(django_source, "_downloaded", download)
+
+
+def files_in(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def test_two_processes_that_download_at_once_leave_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def other_process() -> None:
+        downloads(monkeypatch, tmp_path / "build", lambda: None)
+        folder_of_tests("6.1")
+
+    downloads(monkeypatch, tmp_path / "build", other_process)
+    folder = folder_of_tests("6.1")
+    assert files_in(folder) == ["tasks", "tasks/test_tasks.py"]
+    assert files_in(tmp_path / "build")[0] == folder.name
+
+
+def test_the_download_works_on_a_python_without_filters_for_archives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Debian 12 has Python 3.11.2."""
+    extract = tarfile.TarFile.extractall
+
+    def extract_without_filter(self: tarfile.TarFile, path: str, members: list[tarfile.TarInfo]) -> None:
+        extract(self, path, members)
+
+    downloads(monkeypatch, tmp_path / "build", lambda: None)
+    monkeypatch.setattr(tarfile.TarFile, "extractall", extract_without_filter)
+    assert files_in(folder_of_tests("6.1")) == ["tasks", "tasks/test_tasks.py"]

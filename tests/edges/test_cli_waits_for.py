@@ -125,20 +125,18 @@ def test_status_marks_nothing_where_no_job_waits_for_a_worker(shell: Shell, reas
 # --- lanes that wait for a retry ---
 
 
+def retry_later(shell: Shell) -> None:
+    lease = take_now(shell.app, shell.works)
+    error = ErrorInfo("builtins.ValueError", "no funds", "")
+    settle_now(shell.app, lease, JobState.RETRYING, reason=Reason.ERROR, error=error, delay=600 * SECOND)
+
+
 def block_lanes(shell: Shell, *lanes: str) -> None:
     """In each lane the first job waits ten minutes for its retry, and one more job waits behind it."""
-    error = ErrorInfo("builtins.ValueError", "no funds", "")
     for lane in lanes:
         shell.works.using(lane=lane, id=f"head-{lane}").enqueue()
         shell.works.using(lane=lane, id=f"next-{lane}").enqueue()
-        settle_now(
-            shell.app,
-            take_now(shell.app, shell.works),
-            JobState.RETRYING,
-            reason=Reason.ERROR,
-            error=error,
-            delay=600 * SECOND,
-        )
+        retry_later(shell)
     report_in_now(shell.app, "w1", "works", queues=("default",))
 
 
@@ -157,6 +155,17 @@ def test_lanes_that_wait_for_a_retry_are_counted_with_the_next_time(shell: Shell
 def test_more_lanes_than_are_read_are_not_counted(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.operate.overview.MAX_RETRYING_JOBS", 1)
     block_lanes(shell, "left", "right")
+    assert "1 or more lanes of queue default wait for a retry" in shell("status").out
+
+
+def test_a_lane_that_waits_is_found_behind_newer_jobs_that_wait_for_a_retry(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.operate.overview.MAX_RETRYING_JOBS", 1)
+    block_lanes(shell, "left")
+    shell.works.using(id="newer").enqueue()
+    retry_later(shell)
+    assert status_of(shell, "default") == "lanes wait"
     assert "1 or more lanes of queue default wait for a retry" in shell("status").out
 
 

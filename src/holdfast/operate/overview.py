@@ -1,7 +1,8 @@
 """What is wrong with queues and workers: decided here, and shown by `status`, `top`, `queues list` and `doctor`.
 
 Read are the counters of all queues and the records of the workers. Of queues in which jobs wait for a retry the newest
-of these jobs are read, too, a bounded number: they tell which lanes wait, and which workers were lost.
+of these jobs are read, too, a bounded number: they tell which lanes wait, and which workers were lost. Where more wait,
+the lanes of the newest blocked jobs are looked at as well.
 """
 
 import shlex
@@ -14,7 +15,7 @@ from holdfast.core.obstacles import clock_text
 from holdfast.engine import Engine
 from holdfast.model.findings import LANES, QUEUES, START_WORKER, TASKS, WORKERS, Finding
 from holdfast.model.instants import Instant
-from holdfast.model.job import JobRecord
+from holdfast.model.job import JobKey, JobRecord
 from holdfast.model.observe import Find, QueueStats
 from holdfast.model.records import WorkerRecord
 from holdfast.model.states import JobState, Reason
@@ -77,10 +78,26 @@ async def read_retrying(engine: Engine, stats: Sequence[QueueStats]) -> tuple[Jo
     """The newest jobs that wait for a retry, of the queues that have the most of them."""
     counts = {one.queue: one.counts.get(JobState.RETRYING, 0) for one in stats}
     most = sorted((queue for queue, count in counts.items() if count), key=lambda queue: -counts[queue])
-    finds = [
-        Find(queue=queue, state=JobState.RETRYING, limit=MAX_RETRYING_JOBS) for queue in most[:MAX_RETRYING_QUEUES]
-    ]
-    return tuple([job for find in finds for job in (await engine.find(find)).jobs])
+    blocked = {one.queue for one in stats if one.counts.get(JobState.BLOCKED)}
+    found = list[JobRecord]()
+    for queue in most[:MAX_RETRYING_QUEUES]:
+        newest = (await engine.find(Find(queue=queue, state=JobState.RETRYING, limit=MAX_RETRYING_JOBS))).jobs
+        more = await _read_heads(engine, queue) if queue in blocked and counts[queue] > len(newest) else []
+        found += {job.id: job for job in (*newest, *more)}.values()
+    return tuple(found)
+
+
+async def _read_heads(engine: Engine, queue: str) -> list[JobRecord]:
+    """Jobs that wait for a retry and are first in their lanes: of the lanes in which the newest blocked jobs are.
+
+    They may be older than many other jobs that wait for a retry.
+    """
+    blocked = (await engine.find(Find(queue=queue, state=JobState.BLOCKED, limit=MAX_RETRYING_JOBS))).jobs
+    names = sorted({job.lane for job in blocked if job.lane is not None})
+    lanes = (await engine.lanes(queue, *names)).lanes if names else ()
+    keys = [JobKey(queue, lane.head) for lane in lanes if lane.head is not None]
+    heads = (await engine.get(*keys)).jobs if keys else ()
+    return [job for job in heads if job is not None and job.state is JobState.RETRYING]
 
 
 def overview_of(

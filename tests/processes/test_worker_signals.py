@@ -21,7 +21,7 @@ LIMIT_S = 60.0
 """Seconds after which a process that hangs is killed, and its test fails."""
 
 PROGRAM = """
-    import asyncio, os, signal, sys, time
+    import asyncio, os, signal, sys, threading, time
     from contextlib import asynccontextmanager
     import holdfast.worker.forced_exit as forced_exit
     from holdfast import App
@@ -55,6 +55,10 @@ PROGRAM = """
         open("running-0", "w").close()
         while True:
             time.sleep(0.01)
+
+    @jobs.task
+    async def starts_a_thread() -> None:
+        threading.Thread(target=threading.Event().wait, name="of the handler").start()
 
     if __name__ == "__main__":
         jobs.worker(signals=True, grace=float(sys.argv[1])).run()
@@ -225,6 +229,22 @@ def test_a_blocked_event_loop_ends_soon_after_the_second_signal(folder: Path, jo
         process.send(signal.SIGINT)
         process.send(signal.SIGTERM)
         assert process.wait() == 1
+
+
+def test_a_thread_that_goes_on_does_not_keep_a_worker_that_has_stopped(folder: Path, jobs: App) -> None:
+    id = enqueue(jobs, "starts_a_thread")
+    with worker(folder, "--grace", "0.1s", MARGIN_S="2") as process:
+        eventually_now(lambda: jobs.control.get(id).state is JobState.SUCCEEDED, "the job", limit_s=LIMIT_S)
+        process.send(signal.SIGTERM)
+        assert process.wait() == 1
+        assert "has not stopped in time" in process.text
+
+
+def test_a_thread_that_goes_on_does_not_keep_a_worker_that_has_done_its_jobs(folder: Path, jobs: App) -> None:
+    enqueue(jobs, "starts_a_thread")
+    with worker(folder, "--grace", "0.1s", "--max-jobs", "1", MARGIN_S="2") as process:
+        assert process.wait() == 1
+        assert "has not stopped in time" in process.text
 
 
 # While it starts

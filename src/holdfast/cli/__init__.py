@@ -13,11 +13,16 @@ if TYPE_CHECKING:
 
 
 def main(
-    argv: Sequence[str] | None = None, *, program: str = "holdfast", default: "TargetApp | None" = None
+    argv: Sequence[str] | None = None,
+    *,
+    program: str = "holdfast",
+    default: "TargetApp | None" = None,
+    process_ends: bool | None = None,
 ) -> NoReturn:
     """Run a command line (default: the arguments of this process) and exit with its code.
 
-    `default`: the App of a command that names none, in place of the configured one.
+    `default`: the App of a command that names none, in place of the configured one. `process_ends`: the process does
+    nothing else afterwards (default: true without `argv`), so a worker may end it by force if its threads go on.
     """
     try:
         from holdfast.cli.exits import run
@@ -26,7 +31,9 @@ def main(
         from holdfast.files import open_closed_streams
 
         open_closed_streams()
-        code = run(for_program(root, program), argv, program=program, default=default)
+        if process_ends is None:
+            process_ends = argv is None
+        code = run(for_program(root, program), argv, program=program, default=default, process_ends=process_ends)
     except KeyboardInterrupt:
         code = 130  # as `run` answers Ctrl-C
     sys.exit(code)

@@ -71,6 +71,8 @@ class Invocation:
     """Starts a worker for the App in use."""
     store_options: str = ""
     """The options that name the store in use, as they must be given to another command."""
+    process_ends: bool = False
+    """The process does nothing else after the command."""
 
     def advice(self, text: str) -> str:
         """A text that advises a command, as the command must be given here."""
@@ -113,13 +115,14 @@ def run(
     *,
     program: str = "holdfast",
     default: "TargetApp | None" = None,
+    process_ends: bool = False,
 ) -> int:
     """Run a command line and return its exit code. `default`: see `target.find`."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             # A command must not fail because the terminal's encoding lacks a character.
             stream.reconfigure(errors="backslashreplace")
-    invocation = Invocation(program, default)
+    invocation = Invocation(program, default, process_ends=process_ends)
     debug = os.environ.get(DEBUG, "") not in ("", "0")
     try:
         code = command.main(

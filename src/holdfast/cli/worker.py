@@ -11,7 +11,7 @@ import click
 
 import holdfast
 from holdfast.app import App
-from holdfast.cli.exits import JobsLeft, print_message
+from holdfast.cli.exits import Invocation, JobsLeft, print_message
 from holdfast.cli.format import safe, setting
 from holdfast.cli.json_output import event_data, to_line
 from holdfast.cli.options import Store, app_option, duration, examples, json_option, size
@@ -160,7 +160,8 @@ def worker(
             warn_about_queues(app, limits)
         if migrate:
             app.migrate()
-        worker = Worker(app, queues=limits or None, signals=True, channel=channel, **options)
+        process_ends = ctx.ensure_object(Invocation).process_ends
+        worker = Worker(app, queues=limits or None, signals=True, channel=channel, process_ends=process_ends, **options)
         changed: list[str] = []
 
         def stop(file: str) -> None:

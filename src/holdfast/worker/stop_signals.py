@@ -35,11 +35,16 @@ class StopSignals:
         managed: bool = False,
         on_hang_up: Callable[[], None] | None = None,
         margin_s: Seconds = 0.0,
+        process_ends: bool = False,
     ) -> None:
-        """`on_hang_up`: called on SIGHUP, which then does not stop. `margin_s`: the end by force comes later by it."""
+        """`on_hang_up`: called on SIGHUP, which then does not stop. `margin_s`: the end by force comes later by it.
+
+        `process_ends`: the process is to end with the worker, so the end by force is for what keeps it alive, too.
+        """
         self._forced_exit = ForcedExit(runtime)
         self._grace_s = grace_s
         self._margin_s = margin_s
+        self._process_ends = process_ends
         self._count = 0
         self._hang_up_stops = not managed and on_hang_up is None
         self._callbacks: dict[signal.Signals, Callable[[], None]] = dict.fromkeys(STOP_SIGNALS, stop_request.signal)
@@ -64,7 +69,10 @@ class StopSignals:
         for number, before in self._before.items():
             self._loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_DFL if before is None else before)
-        self._forced_exit.stop()
+        if self._process_ends:
+            self._forced_exit.after(self._grace_s)  # or sooner, if a signal has set a limit
+        else:
+            self._forced_exit.stop()
 
     def _limit(self, number: int, _: object) -> None:
         if number == HANG_UP:

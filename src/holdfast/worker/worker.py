@@ -58,12 +58,14 @@ class Worker:
         max_jobs: int | None = None,
         max_memory: int | str | None = None,
         channel: ManagerChannel | None = None,
+        process_ends: bool = False,
     ) -> None:
         """`queues`: by default those of the App's tasks. Claims rotate over them; with `strict` the order stays.
 
         `until_empty`: stop when nothing is left that this worker could come to run; `left` then says what it left.
         `max_jobs`, `max_memory` (bytes, or "512MiB"): stop gently after this; 0: never.
         `channel`: to the manager that has started this process.
+        `process_ends`: with `signals`: if threads keep the process alive after the run, it ends by force.
         """
         self._app = app
         self._queues = queues
@@ -74,6 +76,7 @@ class Worker:
         self._until_empty = until_empty
         self._strict = strict
         self._channel = channel
+        self._process_ends = process_ends
         suffix = app.runtime.token_bytes(4).hex()
         self.name: str = check_name(f"{name or socket.gethostname() or 'worker'}-{suffix}", "name")
         """The given name plus a random suffix: no two workers have the same name."""
@@ -202,7 +205,10 @@ class Worker:
         with ExitStack() as stack:
             if self._signals:
                 managed = self._channel is not None
-                stack.enter_context(StopSignals(self._app.runtime, stop_request, grace_s, managed=managed))
+                signals = StopSignals(
+                    self._app.runtime, stop_request, grace_s, managed=managed, process_ends=self._process_ends
+                )
+                stack.enter_context(signals)
             if self._channel is not None:
                 stack.enter_context(self._channel.attach(stop_request, grace_s, self._holds_leases))
             yield

@@ -42,6 +42,20 @@ def test_a_worker_process_runs_jobs_and_stops_on_sigterm(manage: ManageProject) 
     assert manage.shell(f"print(add.get_result({job!r}).return_value)") == "5"
 
 
+def test_a_thread_for_sync_code_does_not_keep_a_worker_process_that_has_stopped(manage: ManageProject) -> None:
+    job = manage.shell("print(hold_thread.enqueue().id)")
+    worker = manage.start("holdfast", "worker", "--json", "--grace", "0.1s")
+    try:
+        assert worker.stdout is not None
+        assert any("started" in line.lower() and job in line for line in worker.stdout)
+        worker.send_signal(signal.SIGTERM)
+        _, errors = worker.communicate(timeout=50)  # its thread goes on for 60 seconds
+    finally:
+        worker.kill()
+    assert (worker.returncode, "has not stopped in time" in errors) == (1, True), errors
+    assert manage.shell(f"print(hold_thread.get_result({job!r}).status)") == "READY"
+
+
 def test_a_worker_of_a_second_backend_runs_a_task_that_only_using_names_there(manage: ManageProject) -> None:
     second = {"HOLDFAST_TEST_DJANGO_SECOND": "1"}
     using = 'add.using(backend="second", queue_name="mail")'

@@ -19,6 +19,12 @@ class Command(BaseCommand):
 
     help = "Holdfast's command line. `manage.py holdfast -- --help` lists its commands."
 
+    _process_ends = False
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        self._process_ends = True  # `call_command` does not come here
+        super().run_from_argv(argv)
+
     def add_arguments(self, parser: Any) -> None:
         parser.add_argument("--backend", default="", help="Which entry of TASKS. Default: the only one, or `default`.")
         parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="COMMAND …")
@@ -37,7 +43,12 @@ class Command(BaseCommand):
             queues=tuple(sorted(task_backends[alias].queues)),
         )
         try:
-            main(_without_django_options(arguments), program="manage.py holdfast", default=target)
+            main(
+                _without_django_options(arguments),
+                program="manage.py holdfast",
+                default=target,
+                process_ends=self._process_ends,
+            )
         except SystemExit as end:
             if end.code:  # else `call_command` returns, as it does for Django's own commands
                 raise

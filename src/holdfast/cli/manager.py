@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 import holdfast
-from holdfast.cli.exits import ChildrenKilled, NoChildStarted
+from holdfast.cli.exits import ChildrenKilled, Invocation, NoChildStarted
 from holdfast.cli.format import safe
 from holdfast.cli.options import app_option, duration, examples
 from holdfast.cli.start_signals import StartSignals
@@ -103,7 +103,7 @@ def run_manager(
             arguments = _passed_on(ctx)
             if with_lines and options["lines"] is None:
                 arguments.append("--lines")
-            is_embedded = isinstance(ctx.obj, TargetApp)
+            is_embedded = ctx.ensure_object(Invocation).default is not None
             keeper = Manager(
                 app,
                 target,

@@ -56,6 +56,19 @@ def test_a_thread_for_sync_code_does_not_keep_a_worker_process_that_has_stopped(
     assert manage.shell(f"print(hold_thread.get_result({job!r}).status)") == "READY"
 
 
+def test_the_workers_of_a_manager_have_the_app_of_the_settings(manage: ManageProject) -> None:
+    job = manage.shell("print(add.enqueue(2, b=3).id)")
+    manager = manage.start("holdfast", "manager", "--max", "1", "--json")
+    try:
+        assert manager.stdout is not None
+        assert any("succeeded" in line.lower() and job in line for line in manager.stdout)
+        manager.send_signal(signal.SIGTERM)
+        _, errors = manager.communicate(timeout=60)
+    finally:
+        manager.kill()
+    assert manager.returncode == 0, errors
+
+
 def test_a_worker_of_a_second_backend_runs_a_task_that_only_using_names_there(manage: ManageProject) -> None:
     second = {"HOLDFAST_TEST_DJANGO_SECOND": "1"}
     using = 'add.using(backend="second", queue_name="mail")'

@@ -53,14 +53,16 @@ async def drain(engine: SqliteEngine, errors: list[str]) -> set[str]:
 
 
 def flip_in_ready_index(path: Path, arrival: int, byte: int, bit: int) -> None:
-    """Flip a bit of an entry of `job_ready`: 6 bytes of header, the due time in 6 bytes or 8, the arrival."""
+    """Flip a bit of an entry of `job_ready`: the header, the due time in 8 bytes, the arrival."""
     with closing(sqlite3.connect(path)) as db:
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         (due,) = db.execute("SELECT due FROM holdfast_job WHERE arrival = ?", (arrival,)).fetchone()
     data = bytearray(path.read_bytes())
-    entry = due.to_bytes(8, "big") + arrival.to_bytes(1 if arrival < 128 else 2, "big")
+    size = 1 if arrival < 128 else 2
+    types = bytes((6, size, size))  # the end of the header: an integer of 8 bytes, and the arrival twice
+    entry = types + due.to_bytes(8, "big") + arrival.to_bytes(size, "big")
     assert data.count(entry) == 1
-    data[data.index(entry) + byte] ^= 1 << bit
+    data[data.index(entry) + len(types) + byte] ^= 1 << bit
     path.write_bytes(data)
 
 

@@ -12,7 +12,8 @@ and the keeper tries a heartbeat every half second.
 
 Each lease is renewed when a third of it has passed, all that are due in one call. A lease whose handler has reported
 progress is renewed once a second, because renewals carry the progress. The answers (lost, cancel, hold,
-stop) are passed on to the event loop.
+stop) are passed on to the event loop. While calls are so slow that a heartbeat in between would make a renewal late, no
+heartbeat is sent.
 
 If renewals fail, an attempt must stop before its lease expires, because another worker may take the job then. `fence`
 finds these attempts. The loop watcher calls it from its own thread, because the keeper's thread may be stuck in the
@@ -95,6 +96,8 @@ class Keeper:
         """A call that takes longer comes too late for the shortest lease."""
         self._call_sent_at: Micros | None = None
         """When the call in flight was sent, on the monotonic clock."""
+        self._call_us: Micros = 0
+        """How long the last call took."""
         self._problem: str | None = None
         self._connection: RenewalConnection | None = None
         self._wake = runtime.event()
@@ -191,7 +194,7 @@ class Keeper:
             answer = call(self._open_connection())
         finally:
             self._call_sent_at = None
-        took_us = self._runtime.monotonic() - sent_at
+        took_us = self._call_us = self._runtime.monotonic() - sent_at
         slow = took_us > self.max_call_us
         if slow:
             self._logged_elsewhere = False
@@ -245,7 +248,9 @@ class Keeper:
 
     def _seconds_to_next(self) -> Seconds:
         now = self._runtime.boot()
-        next_at = min(self._heartbeat_at, now + MAX_PAUSE_US)
+        next_at = now + MAX_PAUSE_US
+        if not self._heartbeat_gives_way():
+            next_at = min(next_at, self._heartbeat_at)
         for attempt in list(self._slots.attempts.values()):
             if attempt.renewable:
                 next_at = min(next_at, attempt.renewed_at + renewal_age(attempt.lease.lease_len))
@@ -256,7 +261,8 @@ class Keeper:
 
     def _send_heartbeat(self, renew_all: bool) -> None:
         now = self._runtime.boot()
-        if renew_all or now >= self._heartbeat_at or self._is_busy_changed(now):
+        is_due = now >= self._heartbeat_at or self._is_busy_changed(now)
+        if renew_all or (is_due and not self._heartbeat_gives_way()):
             busy = self._slots.busy
             stop = self._call(lambda connection: connection.heartbeat(self._record())).stop
             self._sent_busy = busy
@@ -264,6 +270,11 @@ class Keeper:
                 self._heartbeat_at = now + HEARTBEAT_US
             if stop:
                 self._on_stop_requested()
+
+    def _heartbeat_gives_way(self) -> bool:
+        """True if two calls one after the other take as long as the time between two renewals of a lease."""
+        attempts = list(self._slots.attempts.values())
+        return any(one.renewable and self._call_us >= renewal_age(one.lease.lease_len) // 2 for one in attempts)
 
     def _is_busy_changed(self, now: Micros) -> bool:
         """True if the stored number of busy slots is old and wrong."""

@@ -219,6 +219,25 @@ async def test_progress_is_sent_within_a_second_and_once_a_second_at_most() -> N
     assert silent.sent_progress is None
 
 
+async def test_heartbeats_give_way_to_renewals_while_calls_are_slow() -> None:
+    bench = Bench()
+    await bench.hold("a", lease=10 * SECOND)
+    bench.keeper.run_once()
+
+    def slow(command: Any) -> None:
+        bench.runtime.advance(4)
+        assert bench.keeper.fence() == []
+
+    bench.engine.before = slow
+    for _ in range(20):
+        bench.runtime.advance(bench.keeper.run_once())
+    assert bench.heartbeats() == 1
+    bench.engine.before = None
+    for _ in range(20):
+        bench.runtime.advance(bench.keeper.run_once())
+    assert bench.heartbeats() > 1
+
+
 # WK3
 async def test_a_heartbeat_that_failed_is_sent_again_with_the_next_round() -> None:
     bench = Bench()

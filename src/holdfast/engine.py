@@ -339,9 +339,9 @@ class Engine(AddressSupport, TransactionSupport, EventSupport, DoctorSupport, AB
         check.pool(name, lanes)
         return await self.perform(operate.Resize(name=name, lanes=lanes))
 
-    async def pools(self) -> operate.PoolsAnswer:
-        """All pools, by name."""
-        return await self.perform(operate.Pools())
+    async def pools(self, name: str | None = None) -> operate.PoolsAnswer:
+        """The pool with this name, if there is one. Without a name: all pools, by name."""
+        return await self.perform(operate.Pools(name=None if name is None else check.name(name, "pool")))
 
     async def put_schedule(self, schedule: ScheduleRecord) -> operate.SchedulesAnswer:
         """Write a schedule. A tick is an ordinary enqueue whose id names schedule and time."""

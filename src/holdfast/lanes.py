@@ -174,5 +174,5 @@ class Lane(QueueOrLane):
 
 async def stored_pool(engine: Engine, name: str, lanes: int) -> PoolRecord:
     """The stored record of the pool; before its first use, a record with the number of lanes in code."""
-    found = (pool for pool in (await engine.pools()).pools if pool.name == name)
-    return next(found, PoolRecord(name=name, lanes=lanes))
+    found = (await engine.pools(name)).pools
+    return found[0] if found else PoolRecord(name=name, lanes=lanes)

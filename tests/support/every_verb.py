@@ -101,6 +101,7 @@ ONE_OF_EACH: tuple[Command[Any], ...] = (
     PutPool(name="p", lanes=2),
     Resize(name="p", lanes=3),
     Pools(),
+    Pools(name="p"),
     PutSchedule(schedule=ScheduleRecord(name="s", queue="q", task="t", when="1h")),
     DropSchedule(name="s"),
     Schedules(),

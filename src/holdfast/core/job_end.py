@@ -86,7 +86,7 @@ async def read_facts(store: StoreConnection, key: JobKey, origin: str = "") -> J
     lane = lanes[0] if lanes else None
     first = key.id if lane is None or lane.head is None else lane.head
     (head,) = (None,) if first == key.id else (await engine.get(JobKey(key.queue, first))).jobs
-    pools = (await engine.pools()).pools if record.epoch else ()
+    pools = (await engine.pools(key.queue)).pools if record.epoch else ()
     ended = await read_ended_workers(engine)
     target = _target(origin)
     only_here = origin == "__main__" and not target  # a notebook or a shell: no other process can import the task
@@ -97,7 +97,7 @@ async def read_facts(store: StoreConnection, key: JobKey, origin: str = "") -> J
         queue=stats[0] if stats else None,
         lane=lane,
         head=head,
-        pool=next((pool for pool in pools if pool.name == key.queue), None),
+        pool=pools[0] if pools else None,
         workers=tuple(one for one in (await engine.workers()).workers if one.worker not in ended),
         undecodable=record.waiting and _undecodable(store, record),
         store="the store of this test" if store.is_swapped else store.address,

@@ -170,7 +170,9 @@ class PoolsAnswer(Answer, frozen=True, gc=False, kw_only=True):
 
 
 class Pools(Command[PoolsAnswer], frozen=True, gc=False, kw_only=True):
-    """All pools, by name."""
+    """The pool with this name, or all pools, by name."""
+
+    name: str | None = None
 
 
 class SchedulesAnswer(Answer, frozen=True, gc=False, kw_only=True):

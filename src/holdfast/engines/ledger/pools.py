@@ -174,7 +174,11 @@ def resize(step: Step, command: Resize) -> PoolAnswer:
 
 
 def pools(step: Step, command: Pools) -> PoolsAnswer:
-    return PoolsAnswer(at=step.at, pools=tuple(step.state.pools()))
+    # RD5: without a read of the other pools.
+    if command.name is None:
+        return PoolsAnswer(at=step.at, pools=tuple(step.state.pools()))
+    pool = step.state.pool(command.name)
+    return PoolsAnswer(at=step.at, pools=() if pool is None else (pool,))
 
 
 def is_pool_lane(step: Step, queue: str, lane: str) -> bool:

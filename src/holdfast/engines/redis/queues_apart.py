@@ -103,6 +103,8 @@ class QueuesApart:
                 return await self._disown(command)
             case observe.Stats():
                 return await self._stats(command)
+            case operate.Pools(name=str() as name):
+                return await self._calls.on_queue(name, command)
             case operate.Pools():
                 return await self._pools(command)
             case observe.Prune():

@@ -16,6 +16,16 @@ async def test_a_new_pool_is_stored(bench: Bench) -> None:
     assert (await bench.engine.pools()).pools == (PoolRecord(name="mail", lanes=4),)
 
 
+# RD5
+@guarantee(Guarantee.POOLS)
+async def test_a_pool_is_read_by_its_name(bench: Bench) -> None:
+    for pool in ("mail", "sms"):
+        await bench.engine.put_pool(pool, 4)
+
+    assert (await bench.engine.pools("sms")).pools == (PoolRecord(name="sms", lanes=4),)
+    assert (await bench.engine.pools("absent")).pools == ()
+
+
 # O1
 @guarantee(Guarantee.POOLS)
 async def test_a_second_declaration_does_not_change_the_stored_size(bench: Bench) -> None:

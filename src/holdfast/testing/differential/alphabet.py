@@ -134,6 +134,7 @@ declarations: st.SearchStrategy[Command[Any]] = st.sampled_from(
     [
         *(verb(name=queue, lanes=lanes) for verb in (PutPool, Resize) for queue in QUEUES for lanes in (1, 2)),
         Pools(),
+        *(Pools(name=queue) for queue in QUEUES),
         PutSchedule(schedule=ScheduleRecord(name="s", queue="q", task="t", when="1h")),
         PutSchedule(schedule=ScheduleRecord(name="s", queue="q", task="t", when="1h", paused=True)),
         DropSchedule(name="s"),

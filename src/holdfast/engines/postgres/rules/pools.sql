@@ -326,12 +326,14 @@ BEGIN
     RETURN pool_reply(v_now, p, v_changed);
 END $$;
 
+-- RD5: the pool with this name, or all pools.
 CREATE FUNCTION pools(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
 LANGUAGE plpgsql STABLE {{entry}} SET jit = off AS $$
 DECLARE
     v_pools json;
 BEGIN
     PERFORM begin_call();
-    SELECT coalesce(json_agg(pool_record(pool) ORDER BY name), '[]') INTO v_pools FROM pool;
+    SELECT coalesce(json_agg(pool_record(pool) ORDER BY name), '[]') INTO v_pools FROM pool
+    WHERE p_request ->> 'name' IS NULL OR name = p_request ->> 'name';
     RETURN reply(call_time(p_offset, p_not_before_us), '"pools":' || v_pools);
 END $$;

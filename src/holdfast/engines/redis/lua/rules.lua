@@ -638,7 +638,12 @@ end
 
 -- engines/ledger/pools.py: pools
 function R.pools(step, command)
-  return { at = step.at, pools = S.pools() }
+  -- RD5: without a read of the other pools.
+  if command.name == nil then
+    return { at = step.at, pools = S.pools() }
+  end
+  local pool = S.pool(command.name)
+  return { at = step.at, pools = pool == nil and {} or {pool} }
 end
 
 -- engines/ledger/pools.py: is_pool_lane

@@ -13,7 +13,7 @@ from holdfast.errors import ConfigError
 
 _LOGIN = re.compile(r"(?s)^([\w+.-]+://)([^/?#:@]*)(:.*)?@")
 """Scheme, user and password: up to the last `@`, because a password may contain one, too."""
-_NOT_A_PORT = re.compile(r"(?s)^([\w+.-]+://[^/?#:@\[]*:)(?!\d*([,/?#]|$)|.*@).*")
+_NOT_A_PORT = re.compile(r"(?s)^([\w+.-]+://[^/?#:@\[]*:)(?!\d{0,5}([,/?#]|$)|.*@).*")
 _PASSWORD_OPTION = re.compile(r"(?i)([?&][^=&]*password=)([^&]*)")
 
 

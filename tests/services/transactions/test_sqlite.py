@@ -1,6 +1,7 @@
 """What is special about transactions on SQLite: one write lock, connections in many moods, commits nobody tells of."""
 
 import asyncio
+import errno
 import logging
 import sqlite3
 from collections.abc import Callable
@@ -13,9 +14,11 @@ import aiosqlite
 import pytest
 from eventually import eventually_now, idle
 from sqlalchemy import event, text
+from sqlalchemy.orm import Session
 from user_transactions import Store, by_sqlite3
 
 from holdfast import App, Busy, Context, JobState, UsageError, WrongDatabase, fixed
+from holdfast.engines.host import HostProcesses
 from holdfast.engines.sqlite import own_transaction
 from holdfast.runtime import SystemRuntime
 from holdfast.worker import transaction as worker_transaction
@@ -102,6 +105,20 @@ def test_a_session_that_begins_by_hand_takes_part_too(jobs: App[Any], ship: Any,
         ship.using(transaction=connection).enqueue("1")
         assert depth(jobs) == 0
     assert (depth(jobs), store.effects()) == (1, {"a": 1})
+
+
+def test_a_notification_that_fails_does_not_fail_the_commit_of_the_user(
+    jobs: App[Any], ship: Any, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: object, topics: frozenset[str]) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    jobs.open()
+    with Session(store.engine()) as session, session.begin():
+        ship.using(transaction=session).enqueue("1")
+        monkeypatch.setattr(HostProcesses, "notify", fail)
+    monkeypatch.undo()
+    assert depth(jobs) == 1
 
 
 def test_a_transaction_that_has_read_an_old_state_is_refused_with_advice(

@@ -14,6 +14,7 @@ lock. Missing tables are created in the same transaction.
 """
 
 import asyncio
+import logging
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -39,6 +40,8 @@ from holdfast.model.work import Exchange, Settlement, SettleStatus
 from holdfast.runtime import Runtime
 from holdfast.transactions import UserConnection
 from holdfast.transactions.sqlite import file_identity, has_to_begin, main_file
+
+log = logging.getLogger("holdfast")
 
 SAVEPOINT = "holdfast_command"
 
@@ -183,7 +186,10 @@ class SqliteUserTransactions:
         return self._notify(frozenset()) and connection.after_commit(lambda: self._notify_topics(result.topics))
 
     def _notify_topics(self, topics: frozenset[str]) -> None:
-        self._notify(topics)
+        try:
+            self._notify(topics)
+        except Exception:  # it is called by the commit of the user, who must not see the error of a hint
+            log.exception("A notification after a commit failed.")
 
     def _count_commit(self, db: sqlite3.Connection) -> None:
         _TupleRows(db).execute(self._sql["count_user_commit"])

@@ -100,7 +100,7 @@ async def test_a_row_that_has_lost_its_record_is_set_aside_and_the_others_run(tm
         assert await engine.audit() == ()
 
 
-@pytest.mark.parametrize(("byte", "bit"), [(2, 4), (7, 1), (-3, 2)])
+@pytest.mark.parametrize(("byte", "bit"), [(2, 4), (7, 1), (-3, 2), (-4, 2)])
 async def test_jobs_behind_a_damaged_entry_of_the_ready_index_run_and_the_damage_is_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, byte: int, bit: int
 ) -> None:
@@ -111,6 +111,22 @@ async def test_jobs_behind_a_damaged_entry_of_the_ready_index_run_and_the_damage
     async with opened_engine(store(path, durability="none")) as engine:
         done = await drain(engine, errors)
         assert (done, errors) == (names, [])
+        assert re.search(r"An index of the jobs.* was damaged and was made again", caplog.text)
+        assert await engine.audit() == ()
+
+
+async def test_a_count_under_a_state_that_does_not_exist_is_made_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "x.db"
+    names = await fill(path)
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE holdfast_count SET state = 111")
+    errors: list[str] = []
+    async with opened_engine(store(path, durability="none")) as engine:
+        await engine.prune()
+        assert (await engine.stats("q")).queues[0].depth == JOBS
+        assert (await drain(engine, errors), errors) == (names, [])
         assert re.search(r"An index of the jobs.* was damaged and was made again", caplog.text)
         assert await engine.audit() == ()
 

@@ -54,7 +54,7 @@ class ReadyJobs(UnfinishedRecords, ABC):
                         raise DamagedRow(arrival) from error
                     if job.task != task or job.queue != queue:
                         raise DamagedRow(arrival)
-                    if job.due != due or job.priority != -rank or job.state is not QUEUED:
+                    if job.due != due or rank != -job.priority or job.state is not QUEUED:
                         raise DamagedIndex(queue)
                     if job.lane is None or job.lane not in cleared:
                         self._jobs[queue, job.id] = job

@@ -278,7 +278,8 @@ class SqliteState(ReadyJobs):
 
     def _counts(self, queue: str) -> Counter[JobState]:
         rows = self.db.rows("counts", self.db.queue_number(queue))
-        counts = Counter({STATES_BY_NUMBER[number]: n for number, n in rows})
+        # A row with another number is damaged. Its count is then missing, and the check of the ready index notices.
+        counts = Counter({STATES_BY_NUMBER[number]: n for number, n in rows if number in STATES_BY_NUMBER})
         for (changed_queue, state), change in self._count_changes().items():
             if changed_queue == queue:
                 counts[state] += change

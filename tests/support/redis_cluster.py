@@ -104,6 +104,8 @@ class RedisCluster:
         owner = self.id_of(target)
         for node in (target, *(node for node in self.primaries if node is not target)):
             node.execute("CLUSTER", "SETSLOT", slot, "NODE", owner)
+        # Before the next move, or a late message with an older epoch could give the slot back on some nodes.
+        eventually_now(lambda: self._has_moved(slot, target), f"slot {slot} to move", MOVE_LIMIT_S)
 
     def migrate_slot_in_one_step(self, slot: int, target: RedisServer) -> None:
         """Let the servers move a slot themselves, and wait for its end: Valkey 9 and newer."""
@@ -112,9 +114,10 @@ class RedisCluster:
         eventually_now(lambda: self._has_moved(slot, target), f"slot {slot} to move", MOVE_LIMIT_S)
 
     def _has_moved(self, slot: int, target: RedisServer) -> bool:
-        """Every node says so."""
+        """Every node says so, and knows the epoch of the new primary."""
         name = self.id_of(target)
-        return all(any(line.id == name and slot in line.slots for line in _nodes(node)) for node in self.primaries)
+        found = [line for node in self.primaries for line in _nodes(node) if line.id == name and slot in line.slots]
+        return len(found) == len(self.primaries) and len({line.epoch for line in found}) == 1
 
     def id_of(self, node: RedisServer) -> str:
         return str(node.execute("CLUSTER", "MYID").decode())
@@ -156,6 +159,7 @@ class NodeLine:
         self.id, place, flags = line.split()[:3]
         self.port = int(place.partition("@")[0].rpartition(":")[2])
         self.flags = frozenset(flags.split(","))
+        self.epoch = int(line.split()[6])
         spans = [span.split("-") for span in line.split()[8:] if not span.startswith("[")]
         self.slots = frozenset(slot for span in spans for slot in range(int(span[0]), int(span[-1]) + 1))
 

@@ -98,8 +98,6 @@ class Gate(FileLock):
         self.path = os.fspath(path)
         self.timeout_s = timeout_s
         """May be lowered by another thread during a wait."""
-        self.check_wait: Callable[[], object] = lambda: None
-        """Called after each step of a wait. It raises if the wait cannot end."""
         self.make_error: Callable[[], EngineUnavailable] = lambda: gate_error(self.path, self.timeout_s)
         """The error after a whole wait."""
         self._waiter: _KernelWaiter | None = None
@@ -126,14 +124,14 @@ class Gate(FileLock):
     def __enter__(self) -> Self:
         """`EngineUnavailable` if it is not free within the limit. The text names the holder."""
         try:
-            if not self._take(self.timeout_s, self.check_wait):
+            if not self._take(self.timeout_s):
                 raise self.make_error()
         except BaseException:  # a signal handler may have raised it after the lock was taken
             self.unlock()
             raise
         return self
 
-    def _take(self, timeout_s: float, check_wait: Callable[[], object] = lambda: None) -> bool:
+    def _take(self, timeout_s: float) -> bool:
         waiter = self._waiter
         if (waiter is None or not waiter.is_waiting) and self.try_lock():
             return True
@@ -143,7 +141,6 @@ class Gate(FileLock):
         while not waiter.wait(min(WAIT_STEP_S, timeout_s)):
             if waiter.has_ended or time.monotonic() - began_s >= min(timeout_s, self.timeout_s):
                 return False
-            check_wait()
         return True
 
     def __exit__(self, *_: object) -> None:

@@ -232,17 +232,6 @@ def thread_frames() -> dict[int, FrameType]:
             gc.enable()
 
 
-def waiting_threads(own_names: tuple[str, ...], waiting_in: Collection[str]) -> tuple[bool, list[FrameType]]:
-    """True if no thread of this process runs other code than this one: each waits in a module of `waiting_in`, or has a
-    name that begins with one of `own_names`. And the innermost frames of the code that may have called this one: that
-    of this thread; if it is one of our own, those of the threads that wait."""
-    names = {thread.ident: thread.name for thread in threading.enumerate()}
-    frames, here = thread_frames(), threading.get_ident()
-    waiting = {ident: frame for ident, frame in frames.items() if frame.f_globals.get("__name__") in waiting_in}
-    own = {ident for ident in frames if names.get(ident, "").startswith(own_names)}
-    return not frames.keys() - waiting.keys() - own - {here}, list(waiting.values()) if here in own else [frames[here]]
-
-
 _SIGNALS_BESIDE_INTERRUPT = tuple(int(number) for number in signal.valid_signals() if number != signal.SIGINT)
 
 

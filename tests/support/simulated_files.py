@@ -3,7 +3,6 @@
 import errno
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from simulated_disk import DEVICE, SimulatedDisk, SimulatedFile, SimulatedFolder
@@ -219,7 +218,6 @@ class SimulatedGate(Gate):
         self._path = path
         self.fd = file.number
         self.timeout_s = timeout_s
-        self.check_wait = lambda: None
         self.make_error = lambda: gate_error(path, self.timeout_s)
         self._waiter = None
 
@@ -233,7 +231,7 @@ class SimulatedGate(Gate):
             self._file.lock_owner = self
             return True
 
-    def _take(self, timeout_s: float, check_wait: Callable[[], object] = lambda: None) -> bool:
+    def _take(self, timeout_s: float) -> bool:
         end_s = time.monotonic() + timeout_s
         while True:
             with self._files.disk.changed:
@@ -243,7 +241,6 @@ class SimulatedGate(Gate):
                 if wait_s <= 0:
                     return False
                 self._files.disk.changed.wait(wait_s)
-            check_wait()
 
     def unlock(self) -> None:
         with self._files.disk.changed:

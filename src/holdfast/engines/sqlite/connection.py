@@ -14,8 +14,8 @@ from holdfast.engines.sqlite.connections_at_fork import CONNECTIONS, EngineConne
 from holdfast.engines.sqlite.lock_holder import locked_for_too_long
 from holdfast.engines.sqlite.store import StoreOptions
 from holdfast.engines.sqlite.store_file import identity_of
-from holdfast.engines.sqlite.write_lock import LockWait, is_busy
 from holdfast.errors import CorruptRecord, EngineError, EngineUnavailable, SchemaMismatch, StorageFull, UsageError
+from holdfast.model.instants import SECOND
 from holdfast.runtime import Runtime
 
 log = logging.getLogger("holdfast")
@@ -87,16 +87,19 @@ def use_wal(db: sqlite3.Connection, store: StoreOptions, runtime: Runtime) -> No
     SQLite does not wait here for other connections that open the file at the same time, so the switch is tried again.
     """
     pause = runtime.event()  # never set
-    wait = LockWait(store, runtime)
+    ends_at_us = runtime.monotonic() + round(store.busy_timeout_s * SECOND)
     while True:
         try:
             db.execute("PRAGMA journal_mode = WAL").fetchone()
             return
         except sqlite3.Error as error:
-            if not is_busy(error) or wait.is_over:
+            if not _is_busy(error) or runtime.monotonic() >= ends_at_us:
                 raise translate(error, store.path) from error
-        wait.check()
         pause.wait(WAL_RETRY_S)
+
+
+def _is_busy(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def roll_back(db: sqlite3.Connection) -> None:

@@ -20,7 +20,6 @@ from weakref import WeakKeyDictionary
 from holdfast import forks
 from holdfast.engines.sqlite.store_file import identity_of
 from holdfast.errors import EngineUnavailable
-from holdfast.transactions.in_stack import is_in_transaction
 
 FORK_PATIENCE_S = 2.0
 """A fork waits this long for connections in use. A batch of commands takes tens of milliseconds."""
@@ -55,13 +54,6 @@ class ConnectionsAtFork(forks.AtFork):
     def in_use(self, db: sqlite3.Connection) -> forks.Lock:
         """The lock that is held while the connection is used."""
         return self._open[db][0]
-
-    def any_in_transaction(self) -> bool:
-        """True if a connection that an engine uses by itself is in a transaction, in any of its threads."""
-        return any(
-            isinstance(db := reference(), EngineConnection) and is_in_transaction(db)
-            for reference in self._open.keyrefs()
-        )
 
     def check(self, path: str) -> None:
         """Refuse a file that cannot be used in this forked child."""

@@ -3,7 +3,7 @@
 import os
 from dataclasses import dataclass, field, replace
 
-from holdfast.engines.sqlite.lock_holder import check_wait_can_end, gate_holder_waits, locked_for_too_long
+from holdfast.engines.sqlite.lock_holder import gate_holder_waits, locked_for_too_long
 from holdfast.engines.sqlite.store_file import StoreFile
 from holdfast.errors import EngineUnavailable
 from holdfast.file_locks import Gate, gate_error
@@ -59,6 +59,5 @@ class StoreOptions:
                 f"{self.path} cannot be opened for writing ({error}). Check that its folder exists and that this "
                 "process may write to it."
             ) from error
-        gate.check_wait = lambda: check_wait_can_end(self.path)
         gate.make_error = self.gate_error
         return gate

@@ -34,7 +34,6 @@ from holdfast.engines.sqlite.statements import load
 from holdfast.engines.sqlite.store import StoreOptions
 from holdfast.engines.sqlite.store_file import LogFile
 from holdfast.engines.sqlite.unfinished import ChunkResult, UnfinishedWork, do_chunk
-from holdfast.engines.sqlite.write_lock import begin_write, wait_in_steps
 from holdfast.errors import CorruptRecord, EngineError, EngineUnavailable, OutcomeUnknown
 from holdfast.model.command import Command
 from holdfast.model.instants import At
@@ -75,7 +74,6 @@ class Writer:
             self._in_use = CONNECTIONS.in_use(self.connection)
             try:
                 with self._in_use:
-                    wait_in_steps(self.connection, store)
                     use_wal(self.connection, store, runtime)
             except BaseException:
                 self.connection.close()
@@ -123,7 +121,7 @@ class Writer:
                 return ()
         with self._gate, self._in_use:
             try:
-                begin_write(self.connection, self._store, self._runtime)
+                self.connection.execute("BEGIN IMMEDIATE")
                 namespace = self._store.namespace
                 steps = migrate(self.connection, namespace, self._runtime.boot_id()) if auto_migrate else ()
                 check(version_of(self.connection, namespace), namespace)
@@ -222,7 +220,7 @@ class Writer:
         with self._gate, self._in_use:
             self._check_files(log=self._log_file.was_lost)
             try:
-                begin_write(self.connection, self._store, self._runtime)
+                self.connection.execute("BEGIN IMMEDIATE")
                 if self._grows_log:
                     self._log_file.grow_ahead()
                 result = work()

@@ -10,7 +10,7 @@ INSTALLED := $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-short test-others check long chaos mutants lua reference bench-quick bench-backlog format clean
+.PHONY: help demo test test-short test-others check long chaos mutants lua reference size bench-quick bench-backlog format clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -79,6 +79,9 @@ lua: $(INSTALLED) ## Generate the Lua rules of the Redis engine from the ledger
 
 reference: $(INSTALLED) ## Generate docs/reference from the help pages of all commands and from the docstrings
 	$(BIN)/python -m tools.reference
+
+size: $(INSTALLED) ## Count code lines, and the functions on the main paths; WRITE=1 writes docs/contributing/size.md
+	$(BIN)/python -m tools.size $(if $(WRITE),--write)
 
 format: $(INSTALLED) ## Format the code and apply the safe lint fixes
 	$(BIN)/python -m ruff check --fix .

@@ -1,0 +1,1 @@
+"""`make size`: how large the package is, and how many functions its main paths pass through."""

@@ -21,7 +21,7 @@ from holdfast.model.command import A, Command
 from holdfast.model.findings import DoctorSupport
 from holdfast.model.instants import At, Instant, Micros
 from holdfast.model.job import JobKey
-from holdfast.model.records import ScheduleRecord, WorkerRecord
+from holdfast.model.records import WorkerRecord
 from holdfast.model.text import ErrorInfo
 from holdfast.telemetry.contract import EventSupport
 from holdfast.transactions.contract import TransactionSupport
@@ -342,21 +342,6 @@ class Engine(AddressSupport, TransactionSupport, EventSupport, DoctorSupport, AB
     async def pools(self, name: str | None = None) -> operate.PoolsAnswer:
         """The pool with this name, if there is one. Without a name: all pools, by name."""
         return await self.perform(operate.Pools(name=None if name is None else check.name(name, "pool")))
-
-    async def put_schedule(self, schedule: ScheduleRecord) -> operate.SchedulesAnswer:
-        """Write a schedule. A tick is an ordinary enqueue whose id names schedule and time."""
-        check.name(schedule.name, "schedule")
-        check.name(schedule.queue, "queue")
-        return await self.perform(operate.PutSchedule(schedule=schedule))
-
-    async def drop_schedule(self, name: str) -> operate.SchedulesAnswer:
-        """Remove a schedule, if there is one of that name."""
-        check.name(name, "schedule")
-        return await self.perform(operate.DropSchedule(name=name))
-
-    async def schedules(self) -> operate.SchedulesAnswer:
-        """All schedules, by name."""
-        return await self.perform(operate.Schedules())
 
     # Observing and maintenance
 

@@ -120,7 +120,6 @@ def everything(ledger: Ledger) -> dict[str, object]:
         "edges": tables._children,
         "pools": tables.pools(),
         "workers": tables.workers(),
-        "schedules": tables.schedules(),
         "next": {name: tables.new_arrival(name) for name in names},
     }
 

@@ -53,7 +53,6 @@ OFTEN = [
     "ExpiredLease",
     "LaneName",
     "PoolRecord",
-    "ScheduleRecord",
     "Hold.LANE",
     "Hold.PARENTS",
     "AttemptOutcome.FAILED",

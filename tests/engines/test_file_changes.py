@@ -14,7 +14,7 @@ from holdfast.engines.ledger.state import Change, Record
 from holdfast.errors import CorruptRecord, InvalidOption, SchemaMismatch
 from holdfast.model.instants import FOREVER
 from holdfast.model.job import AttemptOutcome, AttemptRecord, Given, JobKey, JobRecord, KeyScope, ProgressRecord
-from holdfast.model.records import Edge, LaneRecord, PoolRecord, QueueRecord, ScheduleRecord, Totals, WorkerRecord
+from holdfast.model.records import Edge, LaneRecord, PoolRecord, QueueRecord, Totals, WorkerRecord
 from holdfast.model.states import Hold, JobState, Reason
 from holdfast.model.text import ErrorInfo, check_name
 
@@ -120,15 +120,6 @@ others: st.SearchStrategy[Record] = st.one_of(
         pid=counts,
         seen=instants,
         stop_asked=st.booleans(),
-    ),
-    st.builds(
-        ScheduleRecord,
-        name=names,
-        queue=names,
-        task=names,
-        when=texts,
-        payload=st.binary(max_size=50),
-        options=st.dictionaries(names, texts, max_size=2),
     ),
 )
 ROUND_TRIPS = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])

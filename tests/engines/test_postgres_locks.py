@@ -20,9 +20,9 @@ from holdfast.errors import Busy, EngineUnavailable
 from holdfast.model.command import Command
 from holdfast.model.instants import HOUR, SECOND
 from holdfast.model.job import JobKey
-from holdfast.model.operate import PutPool, PutSchedule
+from holdfast.model.operate import PutPool
 from holdfast.model.produce import Group, NewJob
-from holdfast.model.records import ScheduleRecord, WorkerRecord
+from holdfast.model.records import WorkerRecord
 from holdfast.model.states import JobState, Reason
 from holdfast.model.work import (
     Claim,
@@ -41,7 +41,7 @@ from holdfast.model.work import (
 from holdfast.testing.histories import AllVerbsCaller, Load, check_roughly, overlap
 
 LIMIT_S = 20.0  # several waits of at most 2 s each, on a busy machine
-TABLES = ("job", "lane", "queue", "unique_key", "edge", "worker", "schedule", "pool", "counter", "tally", "deferred")
+TABLES = ("job", "lane", "queue", "unique_key", "edge", "worker", "pool", "counter", "tally", "deferred")
 
 
 @pytest.fixture
@@ -71,7 +71,6 @@ async def fill(engine: PostgresEngine) -> None:
     """The jobs and records that the commands name."""
     commands: tuple[Command[Any], ...] = (
         PutPool(name="p", lanes=2),
-        PutSchedule(schedule=ScheduleRecord(name="s", queue="q", task="t", when="1h")),
         Heartbeat(worker=WorkerRecord(worker="w")),
         group(new("b", priority=1), new("c", priority=1)),
         claim("c1", limit=1, prefetch=1),

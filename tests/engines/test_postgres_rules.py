@@ -223,7 +223,7 @@ async def test_two_releases_work_on_one_queue_and_then_the_old_one_goes(
     assert schemas(postgres_server, name) == [2, 3]
 
 
-TABLES = ("job", "edge", "queue", "lane", "pool", "unique_key", "worker", "schedule", "deferred", "tally", "counter")
+TABLES = ("job", "edge", "queue", "lane", "pool", "unique_key", "worker", "deferred", "tally", "counter")
 
 
 @pytest.mark.parametrize("fast_paths", [True, False], ids=["fast", "general"])

@@ -358,7 +358,7 @@ async def test_a_thousand_missing_records_are_repaired_by_one_claim(damaged_stor
         assert (await store.engine.stats("q")).queues[0].totals.failed == 1_000
 
 
-@pytest.mark.parametrize("kind", ["workers", "pools", "schedules", "unfinished"])
+@pytest.mark.parametrize("kind", ["workers", "pools", "unfinished"])
 async def test_a_small_record_that_is_cut_stops_no_call(damaged_store: Callable[[], Any], kind: str) -> None:
     async with damaged_store() as store:
         await store.put("there", "second", pool=PoolPlace(2, "k"))

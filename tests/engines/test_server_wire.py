@@ -102,7 +102,6 @@ READS: dict[str, Story] = {
     "workers": lambda engine: engine.workers(),
     "expired": lambda engine: engine.expired("me"),
     "pools": lambda engine: engine.pools(),
-    "schedules": lambda engine: engine.schedules(),
 }
 WRITES: dict[str, Story] = {
     "cancel": lambda engine: engine.cancel(QUEUE, "a"),

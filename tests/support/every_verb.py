@@ -14,21 +14,18 @@ from holdfast.model.operate import (
     Cancel,
     Clear,
     Delete,
-    DropSchedule,
     Emptied,
     Pause,
     Pools,
     PutPool,
-    PutSchedule,
     RemoveQueue,
     Requeue,
     Resize,
     Resume,
-    Schedules,
     Trigger,
 )
 from holdfast.model.produce import DepthLimit, Enqueue, Group, NewJob
-from holdfast.model.records import ScheduleRecord, WorkerRecord
+from holdfast.model.records import WorkerRecord
 from holdfast.model.states import JobState, Reason
 from holdfast.model.text import ErrorInfo
 from holdfast.model.work import (
@@ -102,9 +99,6 @@ ONE_OF_EACH: tuple[Command[Any], ...] = (
     Resize(name="p", lanes=3),
     Pools(),
     Pools(name="p"),
-    PutSchedule(schedule=ScheduleRecord(name="s", queue="q", task="t", when="1h")),
-    DropSchedule(name="s"),
-    Schedules(),
     EVERY_JOB,
     Find(queue="q", state=JobState.QUEUED),
     Stats(queues=("q",)),
@@ -138,7 +132,6 @@ def every_verb(engine: Engine) -> Every:
     # Declared, and in they come.
     for _ in range(2):
         yield PutPool(name="p", lanes=2)
-    yield PutSchedule(schedule=ScheduleRecord(name="s", queue="q", task="t", when="1h"))
     yield Heartbeat(worker=WorkerRecord(worker="w"))
     yield StopWorker(worker="w")
     yield Heartbeat(worker=WorkerRecord(worker="w"))

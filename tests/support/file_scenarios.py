@@ -21,11 +21,9 @@ from holdfast.model.operate import (
     Cancel,
     Clear,
     Delete,
-    DropSchedule,
     Emptied,
     Pause,
     PutPool,
-    PutSchedule,
     RemoveQueue,
     Requeue,
     Resize,
@@ -33,7 +31,7 @@ from holdfast.model.operate import (
     Trigger,
 )
 from holdfast.model.produce import Enqueue, Group, NewJob, PoolPlace
-from holdfast.model.records import ScheduleRecord, WorkerRecord
+from holdfast.model.records import WorkerRecord
 from holdfast.model.work import Disown, Exchange, Expired, ForgetWorker, Heartbeat, Lease, Renew, StopWorker
 from holdfast.testing.clock import FrozenRuntime
 from holdfast.testing.contract import builders as new
@@ -203,13 +201,11 @@ def with_workers(queue: str) -> Items:
     yield Renew(jobs=tuple(new.renewal(lease) for lease in answer.leases))
     yield Heartbeat(worker=WorkerRecord(worker=f"{queue}-2", slots=1, interval=MINUTE))
     yield StopWorker(worker=f"{queue}-2")
-    yield PutSchedule(schedule=ScheduleRecord(name=queue, queue=queue, task=new.TASK, when="1h", payload=b"[]"))
     yield Disown(workers=(f"{queue}-1",), error=new.BOOM)
     yield Reopen()
     listed = yield Expired(worker=new.REAPER)
     yield Exchange(settlements=tuple(new.reap(lost) for lost in listed.leases if lost.queue == queue))
     yield ForgetWorker(worker=f"{queue}-1")
-    yield DropSchedule(name=queue)
     yield Advance(DAY)
     yield Prune()
 
@@ -331,7 +327,7 @@ def dump_of(tables: Tables) -> Dump:
         records.update({("key", name, *key): taker for key, taker in queue.keys.items()})
     for children in tables._children.values():
         records.update({("edge", edge.parent, edge.child): edge for edge in children.values()})
-    for kind, others in (("pool", tables._pools), ("worker", tables._workers), ("schedule", tables._schedules)):
+    for kind, others in (("pool", tables._pools), ("worker", tables._workers)):
         records.update({(kind, name): record for name, record in others.items()})
     return records
 

@@ -172,7 +172,6 @@ ANSWERS = (
     WrongAnswer("count-of-a-scope", operate.ScopeAnswer, more("count"), ".*: count is"),
     WrongAnswer("emptied-again", operate.EmptiedAnswer, with_(emptied=True), "Emptied: emptied"),
     WrongAnswer("pool-made-anew", operate.PoolAnswer, with_(changed=True), "PutPool: changed"),
-    WrongAnswer("schedule-forgotten", operate.SchedulesAnswer, without_last("schedules"), ".*: schedules has"),
     # Looking and keeping house
     WrongAnswer("record-missing", observe.GetAnswer, first("jobs", lambda job: None), r"Get: jobs\[\d+\] is None"),
     WrongAnswer("history-forgotten", observe.GetAnswer, first("jobs", with_(history=())), "Get: .*history has 0"),

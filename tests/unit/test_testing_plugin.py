@@ -84,7 +84,7 @@ def run_suite(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
 def test_an_engine_is_judged_by_its_address(tmp_path: Path) -> None:
     answer = run_suite(
         tmp_path,
-        "holdfast.testing.contract.test_schedules",
+        "holdfast.testing.contract.test_open_close",
         "holdfast.testing.contract.test_transactions",
         "--holdfast-engine=memory://one",
         "--holdfast-engine=memory://two",
@@ -94,18 +94,18 @@ def test_an_engine_is_judged_by_its_address(tmp_path: Path) -> None:
     lines = [line.split("  ") for line in answer.stdout.splitlines()]
     rows = {cells[0]: [cell.strip() for cell in cells[1:] if cell.strip()] for cells in lines}
     assert rows["guarantee"] == ["memory-1", "memory-2"]
-    assert rows["schedules are kept"] == ["held 5", "held 5"]
+    assert rows["open, close and the renewal connection work"] == ["held 5", "held 5"]
     assert rows["enqueue works in a user's transaction"] == ["not offered", "not offered"]
 
 
 def test_an_engine_of_ones_own_is_judged_by_a_fixture(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(WHOLE)
 
-    answer = run_suite(tmp_path, "holdfast.testing.contract.test_schedules")
+    answer = run_suite(tmp_path, "holdfast.testing.contract.test_open_close")
 
     assert answer.returncode == 0, answer.stdout + answer.stderr
-    assert "guarantee           mine" in answer.stdout
-    assert "schedules are kept  held 5" in answer.stdout
+    assert "guarantee                                    mine" in answer.stdout
+    assert "open, close and the renewal connection work  held 5" in answer.stdout
 
 
 def test_a_mistake_is_found_and_named_in_the_table(tmp_path: Path) -> None:
@@ -192,11 +192,11 @@ def test_a_user_may_have_a_fixture_of_the_same_name_beside_the_suite(tmp_path: P
     )
 
     alone = run_suite(tmp_path, "test_other.py")
-    beside = run_suite(tmp_path, "holdfast.testing.contract.test_schedules", "test_other.py")
+    beside = run_suite(tmp_path, "holdfast.testing.contract.test_open_close", "test_other.py")
 
     assert alone.returncode == 0, alone.stdout + alone.stderr
     assert beside.returncode == 0, beside.stdout + beside.stderr
-    assert "schedules are kept  held 5" in beside.stdout
+    assert "open, close and the renewal connection work  held 5" in beside.stdout
 
 
 def test_an_address_loads_the_fixtures_for_further_tests_of_an_engine(tmp_path: Path) -> None:

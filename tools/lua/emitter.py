@@ -13,7 +13,7 @@ from tools.lua.value_types import ANY, Type, fields_of
 
 KINDS = frozenset(
     {
-        *(records.QueueRecord, records.LaneRecord, records.PoolRecord, records.WorkerRecord, records.ScheduleRecord),
+        *(records.QueueRecord, records.LaneRecord, records.PoolRecord, records.WorkerRecord),
         *(records.Edge, produce.GroupAccepted, produce.GroupFull, produce.GroupConflict, produce.GroupOrphan),
     }
 )

@@ -1,4 +1,4 @@
-"""Operating: cancel, requeue, trigger, delete, amend; pause, resume, clear, remove; pools and schedules."""
+"""Operating: cancel, requeue, trigger, delete, amend; pause, resume, clear, remove; pools."""
 
 from enum import StrEnum
 
@@ -7,7 +7,7 @@ from msgspec import Struct
 from holdfast.model.command import Answer, Command
 from holdfast.model.instants import Instant, Micros
 from holdfast.model.produce import DepthLimit
-from holdfast.model.records import PoolRecord, ScheduleRecord
+from holdfast.model.records import PoolRecord
 from holdfast.model.states import JobState
 
 
@@ -173,19 +173,3 @@ class Pools(Command[PoolsAnswer], frozen=True, gc=False, kw_only=True):
     """The pool with this name, or all pools, by name."""
 
     name: str | None = None
-
-
-class SchedulesAnswer(Answer, frozen=True, gc=False, kw_only=True):
-    schedules: tuple[ScheduleRecord, ...]
-
-
-class PutSchedule(Command[SchedulesAnswer], frozen=True, gc=False, kw_only=True):
-    schedule: ScheduleRecord
-
-
-class DropSchedule(Command[SchedulesAnswer], frozen=True, gc=False, kw_only=True):
-    name: str
-
-
-class Schedules(Command[SchedulesAnswer], frozen=True, gc=False, kw_only=True):
-    """All schedules, by name."""

@@ -13,6 +13,5 @@ READS = frozenset(
         work.Expired,
         work.Workers,
         operate.Pools,
-        operate.Schedules,
     }
 )

@@ -1,4 +1,4 @@
-"""What an engine stores besides jobs: queues, lanes, pools, edges, workers, schedules."""
+"""What an engine stores besides jobs: queues, lanes, pools, edges, workers."""
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -118,16 +118,3 @@ class WorkerRecord(Struct, frozen=True, gc=False, kw_only=True):
     def is_alive(self, now: Instant) -> bool:
         """True if the last heartbeat is at most three intervals old."""
         return now - self.seen <= ALIVE_FOR_INTERVALS * (self.interval or INTERVAL_IF_UNKNOWN)
-
-
-class ScheduleRecord(Struct, frozen=True, gc=False, kw_only=True):
-    """A recurring entry. A tick is an enqueue whose id names schedule and time, so no process has to lead."""
-
-    name: str
-    queue: str
-    task: str
-    when: str
-    payload: bytes = b""
-    codec: str = "json"
-    paused: bool = False
-    options: dict[str, str] = {}

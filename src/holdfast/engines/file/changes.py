@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from holdfast.engines.ledger.state import Change, Record
 from holdfast.errors import CorruptRecord, SchemaMismatch
 from holdfast.model.job import JobRecord
-from holdfast.model.records import Edge, LaneRecord, PoolRecord, QueueRecord, ScheduleRecord, WorkerRecord
+from holdfast.model.records import Edge, LaneRecord, PoolRecord, QueueRecord, WorkerRecord
 
 JOB = 1
 JOB_WITHOUT_PAYLOAD = 2
@@ -24,8 +24,7 @@ QUEUE = 3
 LANE = 4
 POOL = 5
 WORKER = 6
-SCHEDULE = 7
-EDGE = 8
+EDGE = 7
 REMOVED = 0x80
 """Added to a kind: the record is removed. Of a job only its name is written."""
 
@@ -35,7 +34,6 @@ _KINDS: dict[type[Any], int] = {
     LaneRecord: LANE,
     PoolRecord: POOL,
     WorkerRecord: WORKER,
-    ScheduleRecord: SCHEDULE,
     Edge: EDGE,
 }
 _PREFIXES = {record_type: bytes([kind]) for record_type, kind in _KINDS.items()}

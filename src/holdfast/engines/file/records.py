@@ -12,7 +12,7 @@ from holdfast.engines.ledger.state import Change, Name, Record, State
 from holdfast.errors import CorruptRecord
 from holdfast.model.instants import At
 from holdfast.model.job import JobRecord
-from holdfast.model.records import Edge, LaneRecord, PoolRecord, QueueRecord, ScheduleRecord, WorkerRecord
+from holdfast.model.records import Edge, LaneRecord, PoolRecord, QueueRecord, WorkerRecord
 
 K = TypeVar("K")
 R = TypeVar("R")
@@ -31,7 +31,6 @@ class Records:
         self.queues: dict[str, QueueRecord] = {}
         self.lanes: dict[Name, LaneRecord] = {}
         self.pools: dict[str, PoolRecord] = {}
-        self.schedules: dict[str, ScheduleRecord] = {}
         self.workers: dict[str, WorkerRecord] = {}
         self.jobs: dict[Name, JobRecord] = {}
         self.edges: dict[tuple[Name, Name], Edge] = {}
@@ -74,8 +73,6 @@ class Records:
                 _keep(self.lanes, (record.queue, record.lane), record, there=there)
             case PoolRecord():
                 _keep(self.pools, record.name, record, there=there)
-            case ScheduleRecord():
-                _keep(self.schedules, record.name, record, there=there)
             case WorkerRecord():
                 _keep(self.workers, record.worker, record, there=there)
             case Edge(parent=parent, child=child):
@@ -99,7 +96,6 @@ class Records:
         yield from self.queues.values()
         yield from self.lanes.values()
         yield from self.pools.values()
-        yield from self.schedules.values()
         yield from self.workers.values()
         yield from self.jobs.values()
         yield from self.edges.values()

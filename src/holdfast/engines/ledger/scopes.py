@@ -1,4 +1,4 @@
-"""What is done to a whole queue or lane: pause, resume, clear, emptied, remove; schedules.
+"""What is done to a whole queue or lane: pause, resume, clear, emptied, remove.
 
 A paused queue is a flag that claims read. A paused lane holds its head. Neither stops an enqueue or a due time. `clear`
 ends every live job, running ones included: their tokens are void, and their workers get `lost` at the next renewal.
@@ -14,17 +14,13 @@ from holdfast.engines.ledger.step import Step
 from holdfast.model.job import JobRecord
 from holdfast.model.operate import (
     Clear,
-    DropSchedule,
     Emptied,
     EmptiedAnswer,
     Pause,
-    PutSchedule,
     RemoveQueue,
     RemoveQueueAnswer,
     RemoveStatus,
     Resume,
-    Schedules,
-    SchedulesAnswer,
     ScopeAnswer,
 )
 from holdfast.model.states import Reason
@@ -107,22 +103,3 @@ def remove_queue(step: Step, command: RemoveQueue) -> RemoveQueueAnswer:
         step.put(pool, None)
     step.put(queue, None)
     return RemoveQueueAnswer(at=step.at, status=RemoveStatus.REMOVED)
-
-
-# Schedules
-
-
-def put_schedule(step: Step, command: PutSchedule) -> SchedulesAnswer:
-    step.put(step.state.schedule(command.schedule.name), command.schedule)
-    return schedules(step)
-
-
-def drop_schedule(step: Step, command: DropSchedule) -> SchedulesAnswer:
-    schedule = step.state.schedule(command.name)
-    if schedule is not None:
-        step.put(schedule, None)
-    return schedules(step)
-
-
-def schedules(step: Step, command: Schedules | None = None) -> SchedulesAnswer:
-    return SchedulesAnswer(at=step.at, schedules=tuple(step.state.schedules()))

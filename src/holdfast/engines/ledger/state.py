@@ -17,10 +17,10 @@ from zlib import crc32
 from msgspec import Struct
 
 from holdfast.model.job import JobRecord
-from holdfast.model.records import Edge, LaneRecord, PoolRecord, QueueRecord, ScheduleRecord, WorkerRecord
+from holdfast.model.records import Edge, LaneRecord, PoolRecord, QueueRecord, WorkerRecord
 from holdfast.model.states import JobState
 
-Record = JobRecord | QueueRecord | LaneRecord | PoolRecord | WorkerRecord | ScheduleRecord | Edge
+Record = JobRecord | QueueRecord | LaneRecord | PoolRecord | WorkerRecord | Edge
 Name: TypeAlias = tuple[str, str]
 """A job's (queue, id), as dictionary key."""
 
@@ -213,12 +213,6 @@ class State(ABC):
 
     @abstractmethod
     def workers(self) -> list[WorkerRecord]: ...
-
-    @abstractmethod
-    def schedule(self, name: str) -> ScheduleRecord | None: ...
-
-    @abstractmethod
-    def schedules(self) -> list[ScheduleRecord]: ...
 
     @abstractmethod
     def problems(self, now: int) -> Iterator[str]:

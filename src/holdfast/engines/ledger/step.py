@@ -12,14 +12,14 @@ from msgspec.structs import replace
 from holdfast.engines.ledger.state import Change, Record, State
 from holdfast.model.instants import At
 from holdfast.model.job import JobRecord
-from holdfast.model.records import Edge, LaneRecord, PoolRecord, QueueRecord, ScheduleRecord, WorkerRecord
+from holdfast.model.records import Edge, LaneRecord, PoolRecord, QueueRecord, WorkerRecord
 from holdfast.model.states import TRANSITIONS, Hold, JobState, legal
 from holdfast.model.work import LaneName
 
 QUEUED = JobState.QUEUED
 FREE = Hold.NONE
 
-R = TypeVar("R", QueueRecord, LaneRecord, PoolRecord, WorkerRecord, ScheduleRecord, Edge)
+R = TypeVar("R", QueueRecord, LaneRecord, PoolRecord, WorkerRecord, Edge)
 
 
 class Step:

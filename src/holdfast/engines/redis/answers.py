@@ -14,7 +14,6 @@ from holdfast.engines.redis import records
 from holdfast.model.command import A, Answer, Command
 from holdfast.model.instants import At
 from holdfast.model.observe import Find, FindAnswer, Get, GetAnswer, QueueStats, Stats, StatsAnswer
-from holdfast.model.operate import DropSchedule, PutSchedule, Schedules, SchedulesAnswer
 from holdfast.model.produce import (
     Accepted,
     Enqueue,
@@ -26,7 +25,7 @@ from holdfast.model.produce import (
     GroupFull,
     GroupOrphan,
 )
-from holdfast.model.records import ScheduleRecord, Totals
+from holdfast.model.records import Totals
 from holdfast.model.states import JobState
 from holdfast.model.work import (
     Exchange,
@@ -238,41 +237,6 @@ def _stats_answer(at: At, body: Any, values: Sequence[Any]) -> StatsAnswer:
     return StatsAnswer(at=at, queues=tuple(queues))
 
 
-class ScheduleBody(Struct, frozen=True, gc=False):
-    name: str
-    queue: str
-    task: str
-    when: str
-    payload: int
-    codec: str = "json"
-    paused: bool = False
-    options: dict[str, str] = {}
-
-
-class SchedulesBody(Struct, frozen=True, gc=False):
-    schedules: tuple[ScheduleBody, ...] = ()
-
-
-def _schedules_answer(at: At, body: Any, values: Sequence[Any]) -> SchedulesAnswer:
-    read: SchedulesBody = _decoder(SchedulesBody)(body)
-    return SchedulesAnswer(
-        at=at,
-        schedules=tuple(
-            ScheduleRecord(
-                name=one.name,
-                queue=one.queue,
-                task=one.task,
-                when=one.when,
-                payload=values[one.payload],
-                codec=one.codec,
-                paused=one.paused,
-                options=one.options,
-            )
-            for one in read.schedules
-        ),
-    )
-
-
 _DECODERS: dict[type[Command[Any]], Callable[[At, Any, Sequence[Any]], Any]] = {
     Enqueue: _enqueue_answer,
     Exchange: _exchange_answer,
@@ -280,7 +244,4 @@ _DECODERS: dict[type[Command[Any]], Callable[[At, Any, Sequence[Any]], Any]] = {
     Get: _get_answer,
     Find: _find_answer,
     Stats: _stats_answer,
-    Schedules: _schedules_answer,
-    PutSchedule: _schedules_answer,
-    DropSchedule: _schedules_answer,
 }

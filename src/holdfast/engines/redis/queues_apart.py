@@ -1,6 +1,6 @@
 """Commands in a cluster in which each queue has a root, and so a slot, of its own (`cluster=queues`).
 
-A call reaches one root, so a command is divided by queue, and the answers are joined. Workers and schedules belong to
+A call reaches one root, so a command is divided by queue, and the answers are joined. Workers belong to
 no queue and have a root of their own. A command about all queues first reads their names (`queue_names.py`).
 
 What would have to change two queues in one step is refused by name: a group with jobs of several queues, and a parent

@@ -3,7 +3,7 @@
 A script call works on one root. Where the server is one primary, all queues are under one root. In a cluster all keys
 of a root have to be in one slot, and the slot follows from the text between the first pair of braces. So there are two
 modes: `namespace` has one root with the namespace in braces; `queues` has a root for each queue with the name of the
-queue in braces, and one more for what belongs to no queue (workers, schedules, the list of queues).
+queue in braces, and one more for what belongs to no queue (workers, the list of queues).
 
     one primary         holdfast:
     cluster=namespace   {holdfast}:

@@ -7,7 +7,7 @@ from zlib import crc32
 import msgspec
 
 from holdfast.model.job import JobRecord
-from holdfast.model.records import Edge, LaneRecord, PoolRecord, QueueRecord, ScheduleRecord, WorkerRecord
+from holdfast.model.records import Edge, LaneRecord, PoolRecord, QueueRecord, WorkerRecord
 from holdfast.model.states import TERMINAL, WAITING, Hold, JobState
 
 MAX_INTEGER = 2**63 - 1
@@ -66,7 +66,6 @@ unpack_lane = msgspec.msgpack.Decoder(LaneRecord).decode
 unpack_edge = msgspec.msgpack.Decoder(Edge).decode
 unpack_pool = msgspec.msgpack.Decoder(PoolRecord).decode
 unpack_worker = msgspec.msgpack.Decoder(WorkerRecord).decode
-unpack_schedule = msgspec.msgpack.Decoder(ScheduleRecord).decode
 
 
 def job_row(job: JobRecord, q: int, t: int) -> tuple[Any, ...]:

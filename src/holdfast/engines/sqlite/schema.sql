@@ -97,7 +97,7 @@ CREATE TABLE {{ns}}_damaged (
     body BLOB
 ) STRICT;
 
--- Pools, workers, schedules, unfinished work, the counter of user commits: few, small, read by name.
+-- Pools, workers, unfinished work, the counter of user commits: few, small, read by name.
 CREATE TABLE {{ns}}_small_record (
     kind TEXT NOT NULL,
     name TEXT NOT NULL,

@@ -1,12 +1,12 @@
-"""Pools, workers and schedules: few small records, read by name and written at once."""
+"""Pools and workers: few small records, read by name and written at once."""
 
 from collections.abc import Callable
 from typing import TypeVar
 
 from holdfast.engines.ledger.state import Record, State
 from holdfast.engines.sqlite.database import Database
-from holdfast.engines.sqlite.rows import pack, unpack_pool, unpack_schedule, unpack_worker
-from holdfast.model.records import PoolRecord, ScheduleRecord, WorkerRecord
+from holdfast.engines.sqlite.rows import pack, unpack_pool, unpack_worker
+from holdfast.model.records import PoolRecord, WorkerRecord
 
 R = TypeVar("R")
 
@@ -40,9 +40,3 @@ class SmallRecords(State):
 
     def workers(self) -> list[WorkerRecord]:
         return self._small_records("worker", unpack_worker)
-
-    def schedule(self, name: str) -> ScheduleRecord | None:
-        return self._small_record("schedule", name, unpack_schedule)
-
-    def schedules(self) -> list[ScheduleRecord]:
-        return self._small_records("schedule", unpack_schedule)

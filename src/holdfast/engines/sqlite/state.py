@@ -30,7 +30,7 @@ from holdfast.engines.sqlite.rows import (
     unpack_queue,
 )
 from holdfast.model.job import JobRecord
-from holdfast.model.records import Edge, LaneRecord, PoolRecord, QueueRecord, ScheduleRecord, WorkerRecord
+from holdfast.model.records import Edge, LaneRecord, PoolRecord, QueueRecord, WorkerRecord
 from holdfast.model.states import LIVE, JobState
 
 NEWEST = {
@@ -162,8 +162,6 @@ class SqliteState(ReadyJobs):
                 self._swap_small("pool", record.name, record, there=there)
             case WorkerRecord():
                 self._swap_small("worker", record.worker, record, there=there)
-            case ScheduleRecord():
-                self._swap_small("schedule", record.name, record, there=there)
 
     def _swap_lane(self, lane: LaneRecord, *, there: bool) -> None:
         q = self.db.add_queue_number(lane.queue)

@@ -13,7 +13,7 @@ from holdfast.engines.ledger.state import Name, Record, State, claim_of
 from holdfast.engines.tables.heap import LazyHeap
 from holdfast.engines.tables.indexes import ABOVE_ALL, LAST, ByTime, Ended, InLane, LaneTables, QueueTables, Ready
 from holdfast.model.job import JobRecord
-from holdfast.model.records import Edge, LaneRecord, PoolRecord, QueueRecord, ScheduleRecord, WorkerRecord
+from holdfast.model.records import Edge, LaneRecord, PoolRecord, QueueRecord, WorkerRecord
 from holdfast.model.states import BY_DUE, LIVE, TERMINAL, WAITING, Hold, JobState
 
 QUEUED = JobState.QUEUED
@@ -34,7 +34,6 @@ class Tables(State):
         self._ended_parents: dict[Name, None] = {}
         self._pools: dict[str, PoolRecord] = {}
         self._workers: dict[str, WorkerRecord] = {}
-        self._schedules: dict[str, ScheduleRecord] = {}
         self._last_arrival = 0
 
     def _queue(self, name: str) -> QueueTables:
@@ -140,8 +139,6 @@ class Tables(State):
                 _keep(self._pools, record.name, record, there=there)
             case WorkerRecord():
                 _keep(self._workers, record.worker, record, there=there)
-            case ScheduleRecord():
-                _keep(self._schedules, record.name, record, there=there)
 
     def _swap_lane(self, record: LaneRecord, *, there: bool) -> None:
         queue = self._queue(record.queue)
@@ -188,7 +185,7 @@ class Tables(State):
         yield from self.queues()
         for queue in self._queues.values():
             yield from (lane.record for lane in queue.lanes.values())
-        for table in (self._pools, self._schedules, self._workers):
+        for table in (self._pools, self._workers):
             yield from table.values()
         for queue in self._queues.values():
             yield from queue.jobs.values()
@@ -344,12 +341,6 @@ class Tables(State):
 
     def workers(self) -> list[WorkerRecord]:
         return [worker for _, worker in sorted(self._workers.items())]
-
-    def schedule(self, name: str) -> ScheduleRecord | None:
-        return self._schedules.get(name)
-
-    def schedules(self) -> list[ScheduleRecord]:
-        return [schedule for _, schedule in sorted(self._schedules.items())]
 
     def problems(self, now: int) -> Iterator[str]:
         from holdfast.engines.tables.audit import problems_of_tables

@@ -42,7 +42,6 @@ class Guarantee(StrEnum):
     EMPTIED = "an empty queue or lane is reported once"
     POOLS = "a pool keeps its size and its keys in order"
     WORKERS = "worker records and stop requests are stored"
-    SCHEDULES = "schedules are kept"
     READING = "readers see the stored records"
     COUNTERS = "counts and totals are right"
     RETENTION = "a record is kept for its three lifetimes"

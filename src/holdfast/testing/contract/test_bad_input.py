@@ -11,7 +11,7 @@ from holdfast.model.instants import SECOND
 from holdfast.model.job import Given, KeyScope
 from holdfast.model.observe import Find
 from holdfast.model.produce import DepthLimit, Enqueue, Group
-from holdfast.model.records import ScheduleRecord, WorkerRecord
+from holdfast.model.records import WorkerRecord
 from holdfast.model.states import JobState
 from holdfast.model.text import ErrorInfo
 from holdfast.model.work import QueueClaim
@@ -149,7 +149,6 @@ CALLS: dict[str, Callable[[Engine], Awaitable[object]]] = {
     "pool lanes": lambda engine: engine.put_pool("mail", 0),
     "resize lanes": lambda engine: engine.resize("mail", 0),
     "worker": lambda engine: engine.heartbeat(WorkerRecord(worker="")),
-    "schedule": lambda engine: engine.put_schedule(ScheduleRecord(name="", queue=QUEUE, task="t", when="1s")),
 }
 
 

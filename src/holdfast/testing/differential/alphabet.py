@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from holdfast.model.command import Command
 from holdfast.model.instants import DAY, HOUR, MINUTE, SECOND
 from holdfast.model.job import ProgressRecord
-from holdfast.model.operate import DropSchedule, Pools, PutPool, PutSchedule, RemoveQueue, Resize, Schedules
+from holdfast.model.operate import Pools, PutPool, RemoveQueue, Resize
 from holdfast.model.produce import DepthLimit
-from holdfast.model.records import ScheduleRecord, WorkerRecord
+from holdfast.model.records import WorkerRecord
 from holdfast.model.states import JobState, Reason
 from holdfast.model.text import ErrorInfo
 from holdfast.model.work import Disown, ForgetWorker, Heartbeat, QueueClaim, StopWorker, TaskClaim, Workers
@@ -135,10 +135,6 @@ declarations: st.SearchStrategy[Command[Any]] = st.sampled_from(
         *(verb(name=queue, lanes=lanes) for verb in (PutPool, Resize) for queue in QUEUES for lanes in (1, 2)),
         Pools(),
         *(Pools(name=queue) for queue in QUEUES),
-        PutSchedule(schedule=ScheduleRecord(name="s", queue="q", task="t", when="1h")),
-        PutSchedule(schedule=ScheduleRecord(name="s", queue="q", task="t", when="1h", paused=True)),
-        DropSchedule(name="s"),
-        Schedules(),
         *(Heartbeat(worker=WorkerRecord(worker=worker, tasks=("t", "u"))) for worker in WORKERS),
         Heartbeat(worker=WorkerRecord(worker="w1", slots=4, interval=HOUR)),
         Heartbeat(worker=WorkerRecord(worker="w2", queues=("q",))),

@@ -319,7 +319,7 @@ class Differential(RuleBasedStateMachine):
 
     @rule(command=abc.declarations)
     def declare(self, command: Command[Any]) -> None:
-        """Pools, schedules and worker records."""
+        """Pools and worker records."""
         self.ask(command)
 
     # Reading and maintenance

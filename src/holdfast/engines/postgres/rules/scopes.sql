@@ -1,4 +1,4 @@
--- What is done to a whole queue or lane: pause, resume, clear, emptied, remove. And schedules.
+-- What is done to a whole queue or lane: pause, resume, clear, emptied, remove.
 
 CREATE FUNCTION pause(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
 LANGUAGE plpgsql {{entry}} SET enable_seqscan = off SET jit = off AS $$
@@ -313,38 +313,4 @@ BEGIN
     RETURN true;
 EXCEPTION WHEN SQLSTATE 'HF001' THEN
     RETURN false;
-END $$;
-
-CREATE FUNCTION schedules_reply(p_now bigint) RETURNS text LANGUAGE plpgsql AS $$
-DECLARE
-    v_schedules json;
-BEGIN
-    SELECT json_agg(record ORDER BY name) INTO v_schedules FROM schedule;
-    RETURN reply(p_now, '"schedules":' || coalesce(v_schedules, '[]'));
-END $$;
-
-CREATE FUNCTION put_schedule(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
-LANGUAGE plpgsql {{entry}} SET jit = off AS $$
-DECLARE
-    v_record jsonb := p_request -> 'schedule';
-BEGIN
-    PERFORM begin_call();
-    INSERT INTO schedule (name, record) VALUES (v_record ->> 'name', v_record)
-    ON CONFLICT (name) DO UPDATE SET record = excluded.record;
-    RETURN schedules_reply(call_time(p_offset, p_not_before_us));
-END $$;
-
-CREATE FUNCTION drop_schedule(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
-LANGUAGE plpgsql {{entry}} SET jit = off AS $$
-BEGIN
-    PERFORM begin_call();
-    DELETE FROM schedule WHERE name = p_request ->> 'name';
-    RETURN schedules_reply(call_time(p_offset, p_not_before_us));
-END $$;
-
-CREATE FUNCTION schedules(p_request jsonb, p_offset bigint, p_not_before_us bigint) RETURNS text
-LANGUAGE plpgsql {{entry}} SET jit = off AS $$
-BEGIN
-    PERFORM begin_call();
-    RETURN schedules_reply(call_time(p_offset, p_not_before_us));
 END $$;

@@ -184,11 +184,6 @@ CREATE TABLE worker (
     has_session boolean NOT NULL DEFAULT false -- its heartbeats come over a session that holds a lock for it
 ) WITH (fillfactor = 50);
 
-CREATE TABLE schedule (
-    name text COLLATE "C" PRIMARY KEY,
-    record jsonb NOT NULL
-);
-
 -- Work that is deferred until after a commit, because the transaction that caused it must not wait for other locks:
 --   arrive   a job came in a user's transaction: admit it to its lane, place it in its pool, link it to its parents;
 --   link     it is admitted, and a parent was locked by another transaction: look at its parents again;

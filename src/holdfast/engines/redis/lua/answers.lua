@@ -51,11 +51,6 @@ do
 
   complete.subscribed_heartbeat = complete.heartbeat
 
-  function complete.put_schedule(command)
-    command.schedule.kind = "ScheduleRecord"
-    command.schedule.payload = ARGV[command.schedule.payload]
-  end
-
   -- Answers
 
   local blobs
@@ -117,20 +112,6 @@ do
     end
     return answer
   end
-
-  function convert.schedules(answer)
-    local schedules = {}
-    for place, schedule in ipairs(answer.schedules) do
-      local sent = rt.copy(schedule)
-      sent.payload = number_of(schedule.payload)
-      sent.options = map_or_nil(schedule.options)
-      schedules[place] = sent
-    end
-    return { schedules = schedules }
-  end
-
-  convert.put_schedule = convert.schedules
-  convert.drop_schedule = convert.schedules
 
   local function continue_work(step, command)
     local count, more = S.continue_work(step, command.name)

@@ -2105,26 +2105,6 @@ function R.remove_queue(step, command)
   return { at = step.at, status = "removed", jobs = 0, workers = {} }
 end
 
--- engines/ledger/scopes.py: put_schedule
-function R.put_schedule(step, command)
-  step.put(S.schedule(command.schedule.name), command.schedule)
-  return R.schedules(step)
-end
-
--- engines/ledger/scopes.py: drop_schedule
-function R.drop_schedule(step, command)
-  local schedule = S.schedule(command.name)
-  if schedule ~= nil then
-    step.put(schedule, nil)
-  end
-  return R.schedules(step)
-end
-
--- engines/ledger/scopes.py: schedules
-function R.schedules(step, command)
-  return { at = step.at, schedules = S.schedules() }
-end
-
 -- engines/ledger/prune.py: prune
 -- `chosen` is another engine's choice of what to take, when the ledger only follows it.
 function R.prune(step, command, chosen)

@@ -1,4 +1,4 @@
--- The state of a root, part 4: edges between parents and children; pools, workers and schedules.
+-- The state of a root, part 4: edges between parents and children; pools and workers.
 
 do
   local call = redis.call
@@ -191,11 +191,11 @@ do
     end
   end
 
-  -- Pools, workers, schedules
+  -- Pools, workers
 
-  local KEYS_OF_KINDS = { PoolRecord = "pools", WorkerRecord = "workers", ScheduleRecord = "schedules" }
-  local small = { pools = {}, workers = {}, schedules = {}, unfinished = {} } -- name → record, false: there is none
-  local small_changes = { pools = {}, workers = {}, schedules = {}, unfinished = {} } -- name → true
+  local KEYS_OF_KINDS = { PoolRecord = "pools", WorkerRecord = "workers" }
+  local small = { pools = {}, workers = {}, unfinished = {} } -- name → record, false: there is none
+  local small_changes = { pools = {}, workers = {}, unfinished = {} } -- name → true
 
   -- False: there is none, or it is cut. The next one of that name replaces it.
   local function unpack_small(raw)
@@ -249,12 +249,6 @@ do
   end
   function S.workers()
     return S.small_records("workers")
-  end
-  function S.schedule(name)
-    return S.small_record("schedules", name)
-  end
-  function S.schedules()
-    return S.small_records("schedules")
   end
 
   function S.swap(record, there)

@@ -27,7 +27,7 @@
 --   parents            zset  score 0, member queue NUL id: parents that have edges
 --   edges:Q:ID         zset  edges of a parent; score 2 * arrival + any_end, member queue NUL id of the child
 --   ended_parents      zset  score 0, member queue NUL id: those of `parents` that have ended
---   pools, workers, schedules  hash  name → record, as a msgpack map
+--   pools, workers      hash  name → record, as a msgpack map
 --   unfinished         hash  clears and resizes that are not done: name → record, see state_unfinished.lua
 
 local S = {

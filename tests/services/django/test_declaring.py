@@ -214,7 +214,7 @@ def test_a_worker_serves_the_queues_of_the_settings(monkeypatch: pytest.MonkeyPa
     from holdfast.django.management.commands import holdfast as command
 
     found = []
-    monkeypatch.setattr(command, "main", lambda arguments, *, program, default: found.append(default.queues))
+    monkeypatch.setattr(command, "main", lambda arguments, *, default, **_: found.append(default.queues))
     entry = {"BACKEND": "holdfast.django.Backend", "QUEUES": ["slow", "default"]}
     with override_settings(TASKS={"default": entry}):
         call_command("holdfast", "worker", skip_checks=True)

@@ -20,7 +20,6 @@ from holdfast.doctor.tasks import ExaminedTask, check_leases, check_tasks
 from holdfast.doctor.workers import (
     check_notifications,
     check_process_records,
-    check_stalls,
     check_workers,
     check_writes,
 )
@@ -104,7 +103,6 @@ async def _examine_open_store(
     findings += check_workers(overview)
     if hasattr(socket, "AF_UNIX"):  # else no process has a record
         findings += check_process_records(workers, socket.gethostname(), await engine.known_processes(), reading.now)
-    findings += check_stalls(workers, reading.now)
     findings += check_queues(queues, overview, reading.now)
     limits = {stats.queue: store.queue_limits(stats.queue).max_depth for stats in queues}
     findings += check_depths(

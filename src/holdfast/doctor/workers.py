@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from holdfast.model.findings import NOTIFICATIONS, PROCESS_RECORDS, STALLS, START_WORKER, WORKERS, WRITES, Finding
+from holdfast.model.findings import NOTIFICATIONS, PROCESS_RECORDS, START_WORKER, WORKERS, WRITES, Finding
 from holdfast.model.instants import Instant
 from holdfast.model.records import WorkerRecord
 from holdfast.operate.overview import StoreOverview
@@ -19,18 +19,6 @@ def check_workers(overview: StoreOverview) -> Iterator[Finding]:
         yield WORKERS.note("No worker is alive. No job waits.", f"Start one: {START_WORKER}")
     elif not troubles:
         yield WORKERS.ok(f"{len(alive)} alive: {names(alive)}.")
-
-
-def check_stalls(workers: Sequence[WorkerRecord], now: Instant) -> Iterator[Finding]:
-    stalled = [worker for worker in workers if worker.stalling_tasks and worker.is_alive(now)]
-    for worker in stalled:
-        yield STALLS.warning(
-            f"On worker {worker.worker} code of these tasks held the GIL so long that no lease could be renewed: "
-            f"{names(worker.stalling_tasks)}. It is most often a C extension. That worker runs their jobs alone now.",
-            'Give the task `isolate="process"`, or release the GIL in that code.',
-        )
-    if not stalled and workers:
-        yield STALLS.ok("No live worker has noticed code that holds the GIL for long.")
 
 
 def check_process_records(

@@ -107,7 +107,6 @@ CLOCK = Check("clock", "Do the clocks of this host, of the store and of the work
 WRITES = Check("writes", "Can processes write?")
 WORKERS = Check("workers", "Are workers alive, and was none lost or stopped?")
 PROCESS_RECORDS = Check("process_records", "Do the processes of this host see each other?")
-STALLS = Check("stalls", "Have handlers held the GIL so long that leases were in danger?")
 QUEUES = Check("queues", "Does a live worker take from every queue that has jobs?")
 TASKS = Check("tasks", "Does a live worker know the task of every queued job?")
 LANES = Check("lanes", "Do jobs in lanes wait for the retry of the job that comes first?")

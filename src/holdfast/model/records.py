@@ -108,8 +108,6 @@ class WorkerRecord(Struct, frozen=True, gc=False, kw_only=True):
     min_children: int = 0
     max_children: int = 0
     """Of a manager: how many it keeps. 0: this is not a manager."""
-    stalling_tasks: tuple[str, ...] = ()
-    """Tasks whose code has held the GIL so long that leases were in danger: the worker runs their jobs alone."""
 
     @property
     def is_manager(self) -> bool:

@@ -7,15 +7,11 @@ task's own. An alias of a task is claimed like a task of its own.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from holdfast.model.instants import SECOND, Micros
 from holdfast.model.work import Claim, QueueClaim, TaskClaim
 from holdfast.runtime import Runtime
 from holdfast.worker.execution_plan import ExecutionPlan
 from holdfast.worker.slots import Slots
 from holdfast.worker.suspects import Suspects
-
-ALONE_TURN_US: Micros = 30 * SECOND
-"""Tasks that run alone get a turn this often: the worker then claims nothing until its other jobs have ended."""
 
 
 class Claims:
@@ -44,7 +40,6 @@ class Claims:
         self.is_paused = is_paused
         """True while the worker must not claim: it could not renew the leases."""
         self._turn = 0
-        self._alone_claimed_at: Micros = 0
         self._by_plan = tuple((plan, tuple(_task_claims(plan))) for plan in self._plans)
         self._task_claims = tuple(claim for _, claims in self._by_plan for claim in claims)
         self._limited = any(plan.limit is not None for plan in self._plans) or bool(slots.queue_limits)
@@ -69,28 +64,9 @@ class Claims:
         if self.suspects.present:
             return None
         queues = self._rotated(self._with_limits() if self._limited else self._claims_without_limits)
-        alone = frozenset(name for plan in self._plans if plan.runs_alone for name in plan.names)
-        if alone:
-            if self._alone_must_wait(alone):
-                return None
-            if self._slots.idle and not self._slots.reserved:
-                limit, prefetch = 1, 0  # of any task: if it is one that runs alone, nothing else is claimed
-                self._alone_claimed_at = self._runtime.monotonic()
-            else:
-                queues = tuple(
-                    QueueClaim(one.queue, tuple(task for task in one.tasks if task.task not in alone), one.limit)
-                    for one in queues
-                )
         return Claim(
             claim_id=self._runtime.new_claim_id(), worker=self._worker, queues=queues, limit=limit, prefetch=prefetch
         )
-
-    def _alone_must_wait(self, alone: frozenset[str]) -> bool:
-        """True if nothing may be claimed: a job that runs alone runs, or its turn comes when the others have ended."""
-        if any(plan.held_count for plan in self._plans if plan.name in alone):
-            return True
-        waited_us = self._runtime.monotonic() - self._alone_claimed_at
-        return waited_us > ALONE_TURN_US and not (self._slots.idle and not self._slots.reserved)
 
     def _with_limits(self) -> tuple[QueueClaim, ...]:
         tasks = tuple(

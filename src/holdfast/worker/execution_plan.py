@@ -34,7 +34,6 @@ class ExecutionPlan:
         "names",
         "policy",
         "running_count",
-        "runs_alone",
         "state",
         "suspends",
         "task",
@@ -67,8 +66,6 @@ class ExecutionPlan:
         self._use_function_of(task, middleware, handler_threads, isolated)
         self.timeout_us: Micros | None = task.policy.timeout
         self.limit = task.policy.concurrency
-        self.runs_alone = False
-        """True: its handlers have stalled the process, so this worker runs its jobs beside no others (`stalls.py`)."""
         self.running_count = 0
         self.held_count = 0
         """Attempts that run, and those that are leased and wait to start."""

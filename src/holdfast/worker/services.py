@@ -235,7 +235,6 @@ class WorkerServices:
             busy=self.slots.busy,
             started=self._started,
             interval=HEARTBEAT_US,
-            stalling_tasks=tuple(sorted(name for name, plan in self._plans.items() if plan.runs_alone)),
         )
 
     # Start

@@ -14,7 +14,7 @@ from findings import examined, findings_of, worst
 from holdfast import App, GiveUp
 from holdfast.doctor.clocks import ClockReading, check_clocks
 from holdfast.doctor.queues import check_queues
-from holdfast.doctor.workers import check_notifications, check_stalls, check_workers
+from holdfast.doctor.workers import check_notifications, check_workers
 from holdfast.files import Files
 from holdfast.model.findings import (
     CLEARING,
@@ -25,7 +25,6 @@ from holdfast.model.findings import (
     PAUSED,
     PROCESS_RECORDS,
     QUEUES,
-    STALLS,
     TASKS,
     WAITING,
     WORKERS,
@@ -88,7 +87,7 @@ def test_a_live_worker_is_named(app: App[Any]) -> None:
         findings = app.control.examine()
     found = worst(findings, WORKERS)
     assert (found.level, "busy-" in found.found) == (Level.OK, True)
-    for check in (PROCESS_RECORDS, STALLS, CLOCK, NOTIFICATIONS, QUEUES, TASKS, WAITING, DEPTH, PAUSED):
+    for check in (PROCESS_RECORDS, CLOCK, NOTIFICATIONS, QUEUES, TASKS, WAITING, DEPTH, PAUSED):
         assert worst(findings, check).level is Level.OK, worst(findings, check)
 
 
@@ -179,13 +178,6 @@ def test_a_killed_worker_that_had_a_job_is_named(app: App[Any], url: str) -> Non
     assert f"pid {process.pid}, ended)" in warning.found
     assert "s ago, with jobs: victim" in warning.found
     assert worst(findings, WORKERS).level is Level.PROBLEM  # none is alive
-
-
-def test_tasks_that_hold_the_gil_are_named() -> None:
-    (found,) = check_stalls([worker(stalling_tasks=("resize",)), worker("other")], NOW)
-    assert (found.level, "resize" in found.found) == (Level.WARNING, True)
-    assert level_of(check_stalls([worker()], NOW)) is Level.OK
-    assert list(check_stalls([], NOW)) == []
 
 
 def test_without_notifications_workers_poll() -> None:

@@ -170,14 +170,14 @@ def test_a_task_that_is_loaded_again_has_the_aliases_of_the_last_time() -> None:
 # Claiming
 
 
-def claimed(*, concurrency: int | None, held: int = 0, alone: bool = False) -> list[tuple[str, int | None]]:
+def claimed(*, concurrency: int | None, held: int = 0) -> list[tuple[str, int | None]]:
     runtime = FrozenRuntime()
 
     async def work() -> None: ...
 
     task = MinimalTask(work, aliases=("old", "older"), concurrency=concurrency)
     plan = ExecutionPlan(task, worker="w", state=None, middleware=(), handler_threads=HandlerThreads(runtime))
-    plan.held_count, plan.runs_alone = held, alone
+    plan.held_count = held
     slots = Slots(10)
     slots.busy = held
     claim = Claims(runtime, worker="w", queues=("default",), plans=[plan], slots=slots).make()
@@ -189,7 +189,6 @@ def test_a_claim_names_each_alias_and_shares_the_limit_of_the_task() -> None:
     assert claimed(concurrency=7) == [("work", 3), ("old", 3), ("older", 3)]
     assert claimed(concurrency=7, held=6) == [("work", 1), ("old", 1), ("older", 1)]
     assert claimed(concurrency=7, held=7) == []
-    assert claimed(concurrency=None, held=1, alone=True) == [], "no alias is claimed beside a job that runs alone"
 
 
 async def test_no_more_attempts_than_its_limit_run_under_all_names() -> None:

@@ -73,14 +73,6 @@ MUTANTS = (
         ("tests/edges/test_cli_waits_for.py::test_a_queue_without_a_worker_is_marked_before_its_jobs_are_due",),
     ),
     Mutant(
-        "doctor ignores the tasks that hold the GIL",
-        "worker/services.py",
-        "if plan.runs_alone",
-        "if False",
-        "Only the log of one worker says which task stalls its neighbours.",
-        ("tests/services/worker/test_stalls.py::test_a_worker_notices_code_that_held_the_gil_and_names_the_job",),
-    ),
-    Mutant(
         "doctor accepts a clock that is behind",
         "doctor/clocks.py",
         "abs(reading.ahead_us) > ALLOWED_US",

@@ -23,17 +23,6 @@ MUTANTS = (
         (f"{ALIASES}::test_a_claim_names_each_alias_and_shares_the_limit_of_the_task",),
     ),
     Mutant(
-        "an alias is claimed beside a job that runs alone",
-        "worker/claims.py",
-        "if plan.runs_alone for name in plan.names)",
-        "if plan.runs_alone for name in plan.names[1:])",
-        "Code that holds the GIL runs beside other jobs, whose leases expire.",
-        (
-            f"{ALIASES}::test_a_claim_names_each_alias_and_shares_the_limit_of_the_task",
-            "tests/services/worker/test_stalls.py",
-        ),
-    ),
-    Mutant(
         "a name may belong to two tasks",
         "declare/registry.py",
         "if other is not None and other.name != task.name:",

@@ -200,7 +200,6 @@ local function copy_WorkerRecord(record)
     children = record.children,
     min_children = record.min_children,
     max_children = record.max_children,
-    stalling_tasks = record.stalling_tasks,
   }
 end
 

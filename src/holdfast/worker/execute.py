@@ -18,11 +18,10 @@ from holdfast.isolation.child_error import ChildError
 from holdfast.isolation.handler_errors import HandlerExit, unwrapped
 from holdfast.model.instants import Seconds
 from holdfast.model.outcome import Outcome, Raised
-from holdfast.model.text import ErrorInfo, shown
+from holdfast.model.text import ErrorInfo, describe, shown
 from holdfast.runtime import Runtime
 from holdfast.service import ignore_cancellation, run_through
 from holdfast.worker.attempt import LeasedAttempt
-from holdfast.worker.error_description import ErrorDescriber
 from holdfast.worker.outcomes import raised, returned, undecodable
 
 _logger = logging.getLogger("holdfast.worker")
@@ -39,7 +38,6 @@ class Executor:
 
     def __init__(self, runtime: Runtime, *, on_done: OnDone, watch_deadline: Callable[[LeasedAttempt], None]) -> None:
         self._runtime = runtime
-        self._errors = ErrorDescriber(runtime)
         self._monotonic = runtime.monotonic
         self._on_done = on_done
         self._watch_deadline = watch_deadline
@@ -58,7 +56,7 @@ class Executor:
                     args, kwargs = plan.decode(lease.payload, lease.codec)
                 except BaseException as error:
                     attempt.error = error
-                    outcome = undecodable(error, await self._described(attempt, error))
+                    outcome = undecodable(error, _described(attempt, error))
                 else:
                     try:
                         if plan.bare_handler is not None:
@@ -93,30 +91,12 @@ class Executor:
             rollback = attempt.used_transactions.rollback
             name, limit_s = "holdfast end of transaction", ROLLBACK_TIMEOUT_S
             await run_through(self._runtime, lambda: rollback(error), name=name, timeout_s=limit_s)
-        info = await self._described(attempt, unwrapped(error))
+        info = _described(attempt, unwrapped(error))
         if attempt.committed:
             _logger.warning(
                 "Job %s was completed before its handler raised this: %s", shown(attempt.lease.id), info.traceback
             )
         return raised(attempt, error, info)
-
-    async def _described(self, attempt: LeasedAttempt, error: BaseException) -> ErrorInfo:
-        """The error as text. The user's code that makes the text does not run on the event loop."""
-        if attempt.plan.is_isolated and isinstance(error, ChildError | Interrupt | asyncio.CancelledError):
-            info: ErrorInfo | None = error.__dict__.get("info") or error.__dict__.get("child_info")
-            if info is not None:  # described in the process of the handler
-                return info
-        plain = self._errors.describe_plain(error)
-        if plain is not None:
-            return plain
-        attempt.loop_task = None  # the handler has ended: an abort must not cancel this
-        work = self._runtime.spawn(self._errors.describe(error), name="holdfast error description")
-        while not work.done():
-            try:
-                await asyncio.wait({work})
-            except asyncio.CancelledError:
-                ignore_cancellation()
-        return work.result()
 
     async def _confirm(self, attempt: LeasedAttempt, outcome: Outcome) -> Outcome:
         attempt.loop_task = None
@@ -125,6 +105,15 @@ class Executor:
                 return await attempt.transactions.confirm_outcome(outcome)
             except asyncio.CancelledError:  # it was meant for the handler, which has ended: ask the store again
                 ignore_cancellation()
+
+
+def _described(attempt: LeasedAttempt, error: BaseException) -> ErrorInfo:
+    """The error as text."""
+    if attempt.plan.is_isolated and isinstance(error, ChildError | Interrupt | asyncio.CancelledError):
+        info: ErrorInfo | None = error.__dict__.get("info") or error.__dict__.get("child_info")
+        if info is not None:  # described in the process of the handler
+            return info
+    return describe(error)
 
 
 def _loop_closes(error: BaseException) -> bool:

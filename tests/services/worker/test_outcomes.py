@@ -2,26 +2,21 @@
 
 import asyncio
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
-from eventually import eventually
 from minimal_app import QUICK, MinimalApp, MinimalTask
 
-from holdfast import App, events, runtime
+from holdfast import App, events
 from holdfast.errors import Cancel, GiveUp, Retry, Snooze
 from holdfast.model.instants import SECOND
 from holdfast.model.job import AttemptOutcome, JobKey, JobRecord
 from holdfast.model.produce import Group, NewJob
 from holdfast.model.retry import RetryPolicy
 from holdfast.model.states import JobState, Reason
-from holdfast.runtime import SystemRuntime
 from holdfast.testing import Probe
-from holdfast.worker import error_description
-from holdfast.worker.error_description import MAX_THREADS, ErrorDescriber
 
 
 async def attempt(function: Callable[..., Any], *args: Any, **policy: Any) -> JobRecord:
@@ -294,14 +289,6 @@ class Interrupting(Exception):
     __repr__ = __str__
 
 
-class Slow(Exception):
-    released: ClassVar[threading.Event]
-
-    def __str__(self) -> str:
-        self.released.wait(60)
-        return "slow"
-
-
 @pytest.mark.parametrize("is_async", [True, False], ids=["async", "sync"])
 async def test_an_exception_whose_text_raises_keyboard_interrupt_fails_the_attempt_and_not_the_worker(
     is_async: bool,
@@ -316,62 +303,6 @@ async def test_an_exception_whose_text_raises_keyboard_interrupt_fails_the_attem
     assert (job.state, job.attempt, job.losses) == (JobState.RETRYING, 1, 0)
     assert job.last_error is not None
     assert "str() raised KeyboardInterrupt" in job.last_error.message
-
-
-async def test_a_slow_text_of_an_exception_does_not_block_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(error_description, "TIMEOUT_S", 0.2)
-    Slow.released = threading.Event()
-
-    async def fails() -> None:
-        raise Slow
-
-    try:
-        job = await attempt(fails)  # on the loop it would wait for 60 s
-    finally:
-        Slow.released.set()
-    assert job.state is JobState.RETRYING
-    assert job.last_error is not None
-    assert job.last_error.type.endswith("Slow")
-    assert job.last_error.message == "<not formatted within 0.2 s>"
-
-
-async def test_texts_that_do_not_end_keep_a_bounded_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(error_description, "TIMEOUT_S", 0.01)
-    Slow.released = threading.Event()
-    describer = ErrorDescriber(SystemRuntime())
-    try:
-        messages = [(await describer.describe(Slow())).message for _ in range(MAX_THREADS + 1)]
-    finally:
-        Slow.released.set()
-    assert messages[-2:] == [
-        "<not formatted within 0.01 s>",
-        "<not formatted: earlier errors are still being formatted>",
-    ]
-
-
-async def test_descriptions_that_were_cancelled_before_they_began_do_not_count_as_in_flight() -> None:
-    describer = ErrorDescriber(SystemRuntime())
-    for _ in range(MAX_THREADS):
-        description = asyncio.ensure_future(describer.describe(ValueError("x")))
-        await asyncio.sleep(0)
-        (work,) = [task for task in asyncio.all_tasks() if task.get_name() == "holdfast error description"]
-        work.cancel()
-        await description
-    assert (await describer.describe(ValueError("x"))).message == "x"
-
-
-async def test_a_worker_that_has_described_errors_leaves_no_thread_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Odd(Exception):
-        def __str__(self) -> str:
-            return "odd"
-
-    async def fails() -> None:
-        raise Odd
-
-    monkeypatch.setattr(runtime, "IDLE_THREAD_S", 0.05)
-    before = set(threading.enumerate())
-    await attempt(fails)
-    await eventually(lambda: not set(threading.enumerate()) - before, "the threads to end")
 
 
 async def test_a_chain_of_twenty_thousand_contexts_is_formatted_in_part() -> None:

@@ -19,7 +19,6 @@ import sys
 import holdfast.worker.forced_exit as forced_exit
 
 forced_exit.MARGIN_S = float(sys.argv.pop(1))
-forced_exit.TIMER_DELAY_S = float(sys.argv.pop(1))
 from holdfast.cli import main
 
 main()
@@ -35,7 +34,6 @@ class ManagedWorker:
         *args: str,
         environment: Mapping[str, str] | None = None,
         margin_s: float = 10.0,
-        timer_delay_s: float = 1.0,
     ) -> None:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
         env = {**kept, "PYTHONPATH": os.pathsep.join(sys.path), **(environment or {})}
@@ -46,7 +44,7 @@ class ManagedWorker:
         command = ["worker", *args, "--manager-fd", str(theirs.fileno())]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", RUN, str(margin_s), str(timer_delay_s), *command],
+                [sys.executable, "-c", RUN, str(margin_s), *command],
                 cwd=folder,
                 env=env,
                 stdin=subprocess.DEVNULL,

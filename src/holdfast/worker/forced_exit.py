@@ -4,13 +4,11 @@ A worker stops on its event loop, so code that blocks the loop also blocks the s
 limit that does not depend on the loop: this thread ends the process when the limit has passed. The leases of the worker
 are then found by its process record, as after any other death of a process.
 
-The thread cannot run while C code holds the GIL. So the same limit, one second later, is also given to `faulthandler`,
-whose timer needs no GIL.
+The thread cannot run while C code holds the GIL: then the process ends when that code releases it.
 """
 
 import faulthandler
 import logging
-import os
 from queue import Empty, SimpleQueue
 
 from holdfast.model.instants import SECOND, Micros, Seconds
@@ -18,8 +16,6 @@ from holdfast.runtime import Runtime, end_process
 
 MARGIN_S: Seconds = 10.0
 """After its grace a worker gets this long to release its jobs and to end."""
-TIMER_DELAY_S: Seconds = 1.0
-"""The timer that needs no GIL ends the process this much later, without a message."""
 EXIT_CODE = 1
 """Of a process that is ended so: a supervisor restarts it."""
 
@@ -32,8 +28,6 @@ class ForcedExit:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._graces: SimpleQueue[Seconds | None] = SimpleQueue()
-        self._timer_output: int | None = None
-        """A pipe without a reader, for the timer that is set."""
 
     def start(self) -> None:
         self._runtime.thread(self._work, name="holdfast forced exit")
@@ -59,29 +53,10 @@ class ForcedExit:
                 self._end_process()
                 return
             if grace_s is None:
-                self._cancel_timer()
                 return
             at = self._runtime.monotonic() + round((grace_s + MARGIN_S) * SECOND)
             if end_at is None or at < end_at:
                 end_at = at
-                self._set_timer(grace_s + MARGIN_S + TIMER_DELAY_S)
-
-    def _set_timer(self, seconds: Seconds) -> None:
-        # The timer writes stacks before it ends the process, and a full pipe would block it. So it gets a pipe without
-        # a reader, where each write fails at once.
-        self._cancel_timer()
-        reader, self._timer_output = os.pipe()
-        os.close(reader)
-        try:
-            faulthandler.dump_traceback_later(seconds, exit=True, file=self._timer_output)
-        except (OverflowError, RuntimeError):  # the grace is longer than a timer can be
-            self._cancel_timer()
-
-    def _cancel_timer(self) -> None:
-        if self._timer_output is not None:
-            faulthandler.cancel_dump_traceback_later()
-            os.close(self._timer_output)
-            self._timer_output = None
 
     def _end_process(self) -> None:
         try:

@@ -14,6 +14,8 @@ class SlowDisk:
     """The check of the file system, which every opening begins with, waits for `ready`."""
 
     def __init__(self) -> None:
+        self.others = set(threading.enumerate())
+        """Threads of earlier tests."""
         self.openings = 0
         self.begun = threading.Event()
         self.ready = threading.Event()
@@ -23,6 +25,11 @@ class SlowDisk:
         self.begun.set()
         assert self.ready.wait(30)
         return "ext4"
+
+    def engine_threads(self) -> list[str]:
+        """Those that were started since."""
+        names = ("holdfast-file", "holdfast-sqlite-writer")
+        return [thread.name for thread in set(threading.enumerate()) - self.others if thread.name in names]
 
 
 @pytest.fixture
@@ -35,11 +42,6 @@ def app(request: pytest.FixtureRequest, tmp_path: Path, disk: SlowDisk) -> App[o
     made: App[object] = App(HostStore.of(request.param, tmp_path).url)
     made._store.runtime.fs.file_system_type = disk.file_system_type  # type: ignore[method-assign]
     return made
-
-
-def engine_threads() -> list[str]:
-    names = ("holdfast-file", "holdfast-sqlite-writer")
-    return [thread.name for thread in threading.enumerate() if thread.name in names]
 
 
 async def cancelled_call(app: App[object], disk: SlowDisk) -> None:
@@ -55,9 +57,9 @@ async def test_calls_that_are_cancelled_while_the_store_opens_open_it_once(app: 
         await cancelled_call(app, disk)
     disk.ready.set()
     assert await app.control.aqueues() == []
-    assert (disk.openings, len(engine_threads())) == (1, 1)
+    assert (disk.openings, len(disk.engine_threads())) == (1, 1)
     await app.aclose()
-    assert engine_threads() == []
+    assert disk.engine_threads() == []
 
 
 def test_calls_whose_event_loops_end_while_the_store_opens_open_it_once(app: App[object], disk: SlowDisk) -> None:
@@ -65,9 +67,9 @@ def test_calls_whose_event_loops_end_while_the_store_opens_open_it_once(app: App
         asyncio.run(cancelled_call(app, disk))
     disk.ready.set()
     assert app.control.queues() == []
-    assert (disk.openings, len(engine_threads())) == (1, 1)
+    assert (disk.openings, len(disk.engine_threads())) == (1, 1)
     app.close()
-    assert engine_threads() == []
+    assert disk.engine_threads() == []
 
 
 async def test_close_waits_for_an_opening_whose_caller_was_cancelled(app: App[object], disk: SlowDisk) -> None:
@@ -75,4 +77,4 @@ async def test_close_waits_for_an_opening_whose_caller_was_cancelled(app: App[ob
     closing = asyncio.create_task(app.aclose())
     asyncio.get_running_loop().call_soon(disk.ready.set)
     await closing
-    assert engine_threads() == []
+    assert disk.engine_threads() == []
